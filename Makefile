@@ -1,0 +1,44 @@
+# `make` alone lists the chores. Each works from a fresh clone; setup is done where it is missing.
+.DEFAULT_GOAL := help
+PYTEST := .venv/bin/python -m pytest
+
+help: ## list the chores
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' \
+		| while IFS="$$(printf '\t')" read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+setup: ## engine, .venv with the development tools, sandbox image
+	./quickstart.sh setup
+
+check: .venv/.dev-stamp ## lint, format and types
+	bash scripts/check.sh
+
+test: ## everything, on a fresh machine too (the same as ./quickstart.sh test)
+	./quickstart.sh test
+
+test-unit: .venv/.dev-stamp ## the tests that need no engine
+	$(PYTEST) tests/unit
+
+test-engine: setup ## the tests against a real Docker Engine
+	$(PYTEST) tests/engine
+
+test-e2e: setup ## quickstart, SDK and the README's commands, from outside
+	$(PYTEST) tests/e2e
+
+bench: setup ## side by side with peers
+	.venv/bin/python benchmarks/exec.py
+	.venv/bin/python benchmarks/lifecycle.py
+
+image: ## build the sandbox image
+	./quickstart.sh image
+
+run: ## start the server in the foreground
+	./quickstart.sh --foreground
+
+fmt: .venv/.dev-stamp ## format the code and fix what can be fixed
+	.venv/bin/ruff check --fix-only .
+	.venv/bin/ruff format .
+
+.venv/.dev-stamp:
+	./quickstart.sh setup
+
+.PHONY: help setup check test test-unit test-engine test-e2e bench image run fmt

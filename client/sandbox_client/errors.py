@@ -1,0 +1,212 @@
+"""What can go wrong, and whether to try again.
+
+    SandboxError
+    ├── ConfigurationError      no address, no key, or a setting that makes no sense (a ValueError too)
+    ├── ClientClosed            this client was closed
+    ├── CommandFailed           check=True, and the command did not succeed; has .result
+    ├── ConnectionFailed        no connection could be made; nothing ran
+    ├── ConnectionLost          sent, but no whole answer came back; it may have run
+    │   └── AnswerTimeout       the same: no answer in time
+    ├── UnexpectedAnswer        what answers there is not a server this client understands
+    ├── InvalidRequest          the server refuses the request as it stands
+    │   └── RequestTooLarge
+    ├── Unauthorized            the key is not valid
+    ├── ForbiddenHost           the server does not answer to this host name
+    ├── SessionNotFound         no such session, or not yours
+    ├── SessionEnded            the session is over; has .cause and .ended_at
+    ├── Conflict                it contradicts another request
+    ├── LimitReached            too much, too often; has .limit and .retry_after
+    │   ├── TooManySessions
+    │   ├── TooManyExecutions
+    │   └── ShellBusy
+    ├── Unavailable             the server cannot do it now
+    │   └── GuestUnavailable    the sandbox stopped answering; the command may have run
+    └── InternalError           a bug in the server
+
+A command that exits with another code than 0 is a result, not an error. The client has already retried
+whatever could not run twice by the time one of these is raised. "Retry" below means: call again yourself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .results import ExecutionResult
+
+
+class SandboxError(Exception):
+    """Anything that this package raises; as it stands, a problem whose code this version does not know.
+
+    Retry when `retryable` is true.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        request_id: str | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.request_id = request_id
+        self.extras = dict(extras or {})
+
+
+class ConfigurationError(SandboxError, ValueError):
+    """No address, no key, or a setting that makes no sense. Do not retry: the message says what to set."""
+
+
+class ClientClosed(SandboxError):
+    """This client was closed. Do not retry: make a new one."""
+
+
+class CommandFailed(SandboxError):
+    """The command did not succeed, and you asked to be told. It ran: retry only if it may run twice."""
+
+    def __init__(self, result: ExecutionResult) -> None:
+        super().__init__(result.summary)
+        self.args = (result,)  # what a copy or a pickle is made from
+        self.result = result
+
+    def __str__(self) -> str:
+        return self.result.summary
+
+
+class ConnectionFailed(SandboxError):
+    """No connection could be made, so nothing ran. Safe to retry once the server is up."""
+
+
+class ConnectionLost(SandboxError):
+    """The request was sent and no whole answer came back. It may have run: look before you retry."""
+
+
+class AnswerTimeout(ConnectionLost):
+    """The server did not answer in time. The command may have run, or be running: look before you retry."""
+
+
+class UnexpectedAnswer(SandboxError):
+    """What answers there is not a server this client understands. Do not retry: check url and versions."""
+
+
+class InvalidRequest(SandboxError):
+    """The server refuses the request as it stands. Do not retry: change what the message names."""
+
+    @property
+    def field(self) -> str | None:
+        """The field that is wrong, where one is."""
+        return _text(self.extras.get("field"))
+
+
+class RequestTooLarge(InvalidRequest):
+    """More was sent than the server takes. Do not retry: send less, or in parts."""
+
+
+class Unauthorized(SandboxError):
+    """The key is missing, wrong or withdrawn. Do not retry: get a valid key."""
+
+
+class ForbiddenHost(SandboxError):
+    """The server does not answer to this host name. Do not retry: use a name listed in its SANDBOX_HOSTS."""
+
+
+class SessionNotFound(SandboxError):
+    """There is no such session, or it is not yours. Do not retry: open another."""
+
+
+class SessionEnded(SandboxError):
+    """The session is over and its files are gone. Do not retry in it: open another."""
+
+    @property
+    def cause(self) -> str | None:
+        """Why: closed, expired, oom, killed, engine_stopped, crashed or lost."""
+        return _text(self.extras.get("cause"))
+
+    @property
+    def ended_at(self) -> str | None:
+        """When, as RFC 3339 text."""
+        return _text(self.extras.get("ended_at"))
+
+
+class Conflict(SandboxError):
+    """The request contradicts another one. Retry only when `retryable` is true."""
+
+
+class LimitReached(SandboxError):
+    """Too much or too often; nothing ran. Safe to retry after `retry_after` seconds."""
+
+    @property
+    def limit(self) -> Any:
+        """The limit that was reached, as the server tells it."""
+        return self.extras.get("limit")
+
+
+class TooManySessions(LimitReached):
+    """No more sessions may be open; nothing was opened. Safe to retry after closing one."""
+
+
+class TooManyExecutions(LimitReached):
+    """No more commands may run at once; nothing ran. Safe to retry when one has finished."""
+
+
+class ShellBusy(LimitReached):
+    """The shell is still busy; nothing ran. Safe to retry later, or now with another `shell`."""
+
+
+class Unavailable(SandboxError):
+    """The server cannot do it now. Safe to retry when `retryable` is true."""
+
+
+class GuestUnavailable(Unavailable):
+    """The sandbox stopped answering. The command may have run: look before you retry."""
+
+
+class InternalError(SandboxError):
+    """A bug in the server. Do not retry: report it with its `request_id`."""
+
+
+BY_CODE: Mapping[str, type[SandboxError]] = {
+    "invalid_request": InvalidRequest,
+    "unauthorized": Unauthorized,
+    "forbidden_host": ForbiddenHost,
+    "not_found": UnexpectedAnswer,
+    "method_not_allowed": UnexpectedAnswer,
+    "unsupported_media_type": UnexpectedAnswer,
+    "session_not_found": SessionNotFound,
+    "session_ended": SessionEnded,
+    "execution_conflict": Conflict,
+    "idempotency_conflict": Conflict,
+    "body_too_large": RequestTooLarge,
+    "too_many_sessions": TooManySessions,
+    "too_many_executions": TooManyExecutions,
+    "shell_busy": ShellBusy,
+    "rate_limited": LimitReached,
+    "internal_error": InternalError,
+    "keeper_unavailable": Unavailable,
+    "engine_unavailable": Unavailable,
+    "guest_unavailable": GuestUnavailable,
+    "server_busy": Unavailable,
+}
+
+# For answers without a code: those of a proxy in between. A 502 or 504 may come after the command began.
+BY_STATUS: Mapping[int, type[SandboxError]] = {
+    401: Unauthorized,
+    413: RequestTooLarge,
+    429: LimitReached,
+    502: ConnectionLost,
+    503: Unavailable,
+    504: ConnectionLost,
+}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,168 @@
+"""What the server answers, as frozen values.
+
+Each can be read like a mapping too: `result["output"]`, `dict(result)`. Fields that this version does not
+know are ignored, so that an older client works with a newer server.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from .errors import CommandFailed, UnexpectedAnswer
+
+_SUMMARY_LIMIT = 500
+
+
+class Record(Mapping[str, Any]):
+    """A dataclass whose fields can also be read by name in brackets."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # every subclass is a dataclass
+
+
+@dataclass(frozen=True)
+class PythonError(Record):
+    """The exception that ended a piece of Python."""
+
+    name: str = ""
+    message: str = ""
+    traceback: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class ExecutionResult(Record):
+    """What a command gave. `output` is stdout and stderr together, in the order they came."""
+
+    exit_code: int
+    output: str = ""
+    stdout: str = field(default="", repr=False)
+    stderr: str = field(default="", repr=False)
+    value: str | None = None
+    error: PythonError | None = None
+    signal: str | None = None
+    timed_out: bool = False
+    oom_killed: bool = False
+    truncated: bool = False
+    shell_restarted: bool = False
+    cwd: str | None = None
+    duration_ms: float = 0
+    stdout_bytes: int = field(default=0, repr=False)
+    stderr_bytes: int = field(default=0, repr=False)
+    execution_id: str = field(default="", repr=False)
+    session_id: str = field(default="", repr=False)
+    stdout_base64: str | None = field(default=None, repr=False)
+    stderr_base64: str | None = field(default=None, repr=False)
+    output_base64: str | None = field(default=None, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """It ended by itself, with exit code 0."""
+        return self.exit_code == 0 and self.signal is None and not self.timed_out
+
+    @property
+    def stdout_raw(self) -> bytes:
+        """The very bytes, also when they are not UTF-8."""
+        return _raw(self.stdout, self.stdout_base64)
+
+    @property
+    def stderr_raw(self) -> bytes:
+        """The very bytes, also when they are not UTF-8."""
+        return _raw(self.stderr, self.stderr_base64)
+
+    @property
+    def output_raw(self) -> bytes:
+        """The very bytes, also when they are not UTF-8."""
+        return _raw(self.output, self.output_base64)
+
+    @property
+    def summary(self) -> str:
+        """How it ended, and the end of what it said, in a few lines."""
+        last_words = (self.stderr.strip() or self.output.strip())[-_SUMMARY_LIMIT:]
+        return f"{self._ending}: {last_words}" if last_words else self._ending
+
+    @property
+    def _ending(self) -> str:
+        if self.timed_out:
+            return f"timed out after {self.duration_ms / 1000:.1f} s"
+        if self.oom_killed:
+            return "killed: out of memory"
+        if self.signal is not None:
+            return f"killed by {self.signal}"
+        return f"exit code {self.exit_code}"
+
+    def check(self) -> ExecutionResult:
+        """This result, or CommandFailed when it is not `ok`."""
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+
+@dataclass(frozen=True)
+class SessionInfo(Record):
+    """A session as the server sees it. `memory` in bytes, `timeout` in seconds after the last use."""
+
+    session_id: str
+    status: str | None = None
+    state: str | None = None
+    user_id: str | None = None
+    image: str | None = None
+    memory: int | None = None
+    cpus: float | None = None
+    timeout: float | None = None
+    created_at: datetime | None = None
+    last_used_at: datetime | None = None
+    expires_at: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def execution_result(answer: Mapping[str, Any]) -> ExecutionResult:
+    """Read the answer to an execute."""
+    known = _known(ExecutionResult, answer, required="exit_code")
+    if isinstance(known.get("error"), Mapping):
+        known["error"] = PythonError(**_known(PythonError, known["error"]))
+    return ExecutionResult(**known)
+
+
+def session_info(answer: Mapping[str, Any]) -> SessionInfo:
+    """Read the answer to a create, get, extend, or one item of a list."""
+    known = _known(SessionInfo, answer, required="session_id")
+    for name in ("created_at", "last_used_at", "expires_at"):
+        if name in known:
+            known[name] = _moment(known[name])
+    return SessionInfo(**known)
+
+
+def _known(record: type[Record], answer: Mapping[str, Any], required: str | None = None) -> dict[str, Any]:
+    if required is not None and answer.get(required) is None:
+        raise UnexpectedAnswer(f"The server's answer has no {required}. Is this url a sandbox server?")
+    return {name: answer[name] for name in record._names() if answer.get(name) is not None}
+
+
+def _moment(text: str) -> datetime:
+    # Before Python 3.11 fromisoformat knows neither "Z" nor fractions of other than 3 or 6 digits.
+    plain = re.sub(r"\.(\d+)", lambda match: f".{match[1][:6]:0<6}", text.replace("Z", "+00:00"))
+    try:
+        return datetime.fromisoformat(plain)
+    except ValueError as exc:
+        raise UnexpectedAnswer(f"The server sent a time that cannot be read: {text!r}.") from exc
+
+
+def _raw(text: str, encoded: str | None) -> bytes:
+    return text.encode() if encoded is None else base64.b64decode(encoded)

@@ -1,0 +1,57 @@
+"""gunicorn's settings, every number with its reason. Start: python -m gunicorn -c deploy/gunicorn.conf.py
+
+Started by root (quickstart), the master stays root and does nothing but fork; the workers, which alone read
+requests, become SANDBOX_WEB_USER. A systemd unit may start all of it as that user instead.
+"""
+
+from gevent import monkey
+
+monkey.patch_all()  # before anything imports sockets or threads: the application is loaded by the master
+
+import encodings.idna  # noqa: E402, F401 - werkzeug asks for it with the first request
+import os  # noqa: E402
+
+import server.app  # noqa: E402, F401 - imported by the master: workers need not be able to read its files
+from server.config import load  # noqa: E402
+from server.instance import web_owner  # noqa: E402
+
+_config = load(os.environ)
+
+wsgi_app = "server.app:create_app()"
+bind = _config.bind
+workers = _config.web_workers
+
+# gevent: a waiting request costs a greenlet, not a thread, and half-open connections freeze nobody.
+worker_class = "gevent"
+# Connections a worker holds at once. Each may wait for a long command; beyond this they queue in the kernel.
+worker_connections = 2000
+# The kernel's queue of connections not yet accepted: a burst of clients, a few times over.
+backlog = 2048
+# Seconds without a sign of life from the worker's loop, not the length of a request: gevent workers give it
+# while requests wait. A loop that is stuck this long is broken.
+timeout = 60
+# A stop or reload lets running requests end for this long; the commands themselves go on in their sandboxes.
+graceful_timeout = 30
+# A bit longer than nginx keeps its upstream connections (60 s), so that nginx is the side that closes.
+keepalive = 75
+
+# The modules are loaded once, above, and shared; what is built of them (connections, timers) belongs to a worker.
+preload_app = False
+
+# Request lines and headers: long enough for any client of ours, short enough to be cheap to refuse.
+limit_request_line = 8190
+limit_request_fields = 64
+limit_request_field_size = 8190
+
+# Drop what the workers do not need. Empty user: stay who started it.
+if os.geteuid() == 0 and _config.web_user:
+    user, group = web_owner(_config).uid, web_owner(_config).gid
+    initgroups = True
+
+# No control socket, no access log (the application writes one structured line per request).
+control_socket_disable = True
+accesslog = None
+errorlog = "-"
+loglevel = _config.log_level
+# The proxy's word on the client's address is taken only from this machine.
+forwarded_allow_ips = "127.0.0.1,::1"

@@ -1,0 +1,1 @@
+"""HTTP: one blueprint for each URL noun. Reads, asks the domain, answers; decides nothing itself."""

@@ -1,0 +1,76 @@
+"""Who is asking: the key becomes a tenant before anything else of the request is read.
+
+Wrong keys are counted by address, apart from everything else, so that guessing is slow and costs nobody
+with a right key.
+"""
+
+from __future__ import annotations
+
+from flask import g, request
+from flask_limiter import Limiter
+from limits import parse as parse_limit
+
+from server.api.problems import Refusal
+from server.config import Config
+from server.errors import Unauthorized
+from server.keys import tenant_of
+from server.store import Store
+
+OPEN_ENDPOINTS = {
+    "status.healthz",
+    "status.readyz",
+    "status.version",
+    "describe.openapi",
+    "describe.docs",
+    "describe.style",
+}
+
+
+def presented_key() -> str:
+    """The one key sent. Two different ones are as good as none."""
+    given = request.headers.getlist("X-API-Key")
+    for value in request.headers.getlist("Authorization"):
+        scheme, _, rest = value.partition(" ")
+        given.append(rest if scheme.lower() == "bearer" else "")
+    return given[0] if len(given) == 1 else ""
+
+
+class Gate:
+    """Runs before every request: the host's name, the key, the limits."""
+
+    def __init__(self, config: Config, store: Store, limiter: Limiter) -> None:
+        self._config = config
+        self._store = store
+        self._limiter = limiter
+        self._per_tenant = parse_limit(config.rate_limit)
+        self._per_failure = parse_limit(config.failure_limit)
+
+    def check(self) -> None:
+        self._check_host()
+        if request.endpoint in OPEN_ENDPOINTS:
+            return
+        address = request.remote_addr or ""
+        strategy = self._limiter.limiter
+        if not strategy.test(self._per_failure, "failures", address):
+            raise _limited("failed attempts from this address", self._config.failure_limit)
+        tenant = tenant_of(self._store, presented_key())
+        if tenant is None:
+            strategy.hit(self._per_failure, "failures", address)
+            raise Unauthorized
+        g.tenant = tenant
+        if not strategy.hit(self._per_tenant, "tenant", tenant):
+            raise _limited("requests of this tenant", self._config.rate_limit)
+
+    def _check_host(self) -> None:
+        """Against DNS rebinding: a page in a browser reaches 127.0.0.1 only under a name of its own."""
+        name = request.host.lower()
+        if not name.endswith("]"):
+            name = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and ":" in name else name
+        if "*" not in self._config.hosts and name not in self._config.hosts:
+            raise Refusal(
+                "wrong_host", "This host name is not served here. The operator can add it to SANDBOX_HOSTS."
+            )
+
+
+def _limited(what: str, limit: str) -> Refusal:
+    return Refusal("rate_limited", f"Too many {what}: the limit is {limit}.", limit=limit, retry_after=5)

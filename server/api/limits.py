@@ -1,0 +1,47 @@
+"""What a request may ask for under this server's configuration: defaults filled in, excess refused by name."""
+
+from __future__ import annotations
+
+from server.api.models import CreateSession, RunCommand
+from server.config import Config
+from server.errors import Invalid
+from server.guest_client import Command
+from server.sessions import Wish
+
+
+def wish_of(asked: CreateSession, config: Config) -> Wish:
+    image = asked.image or config.default_image
+    if image not in config.images:
+        raise Invalid("image", f"There is no image of that name here. Known: {', '.join(config.images)}.")
+    return Wish(
+        user_id=asked.user_id,
+        image=image,
+        memory=int(_within("memory", asked.memory, config.memory, config.memory_max, "bytes")),
+        cpus=_within("cpus", asked.cpus, config.cpus, config.cpus_max, "CPUs"),
+        lease=lease_of(asked.timeout, config) or config.lease,
+        env=asked.env or {},
+        metadata=asked.metadata or {},
+    )
+
+
+def lease_of(asked: float | None, config: Config) -> float | None:
+    return None if asked is None else _within("timeout", asked, asked, config.lease_max, "seconds")
+
+
+def command_of(asked: RunCommand, config: Config) -> Command:
+    return Command(
+        command=asked.command,
+        timeout=_within("timeout", asked.timeout, config.timeout, config.timeout_max, "seconds"),
+        language=asked.language,
+        shell=None if isinstance(asked.command, list) else asked.shell,
+        cwd=asked.cwd,
+        env=asked.env,
+        stdin=asked.stdin_bytes(),
+    )
+
+
+def _within(field: str, asked: float | None, default: float, most: float, unit: str) -> float:
+    value = default if asked is None else asked
+    if value > most:
+        raise Invalid(field, f"'{field}' may be {most:g} {unit} at most on this server.")
+    return value

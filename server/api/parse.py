@@ -1,0 +1,153 @@
+"""From bytes to a checked request. JSON that is legal but treacherous is refused: doubled keys, NaN, numbers
+of a million digits, lone surrogates, bottomless nesting."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from flask import request
+from pydantic import BaseModel, ValidationError
+
+from server import errors
+from server.api.problems import Refusal
+from server.sessions import Idempotency
+
+_LARGE_BODY = 1 << 20
+_LARGE_AT_ONCE = 8
+_LARGE_SECONDS = 30.0
+_MOST_DIGITS = 30
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class LargeBodies:
+    """A few requests with a large body at a time, from reading to answering: that bounds a worker's memory."""
+
+    def __init__(self) -> None:
+        self._places = threading.BoundedSemaphore(_LARGE_AT_ONCE)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        size = request.content_length
+        if size is not None and size <= _LARGE_BODY:
+            yield
+            return
+        if not self._places.acquire(timeout=_LARGE_SECONDS):
+            raise errors.ServerBusy("Too many large requests at once. Try again shortly.")
+        try:
+            yield
+        finally:
+            self._places.release()
+
+
+def body_of(model: type[Model]) -> Model:
+    """The request's body as `model`. No body at all means no fields."""
+    return _checked(model, _fields(_raw_body()))
+
+
+def query_of(model: type[Model], fields: dict[str, str]) -> Model:
+    return _checked(model, fields, strict=False)
+
+
+def idempotency(model: BaseModel) -> Idempotency | None:
+    """The caller's key, and what makes a second request the same request."""
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
+        raise errors.Invalid("Idempotency-Key", "Use 1 to 200 visible ASCII characters.")
+    canonical = f"{type(model).__name__} {model.model_dump_json()}"
+    return Idempotency(key, hashlib.sha256(canonical.encode()).hexdigest())
+
+
+def _raw_body() -> bytes:
+    if request.content_length is None and "Transfer-Encoding" not in request.headers:
+        return b""
+    raw = request.get_data(cache=False)
+    if raw and request.mimetype != "application/json":
+        raise Refusal("unsupported_media_type", "Send JSON with the header 'Content-Type: application/json'.")
+    if request.content_length is not None and len(raw) != request.content_length:
+        raise errors.Invalid("body", "The body is shorter than its Content-Length says.")
+    return raw
+
+
+def _fields(raw: bytes) -> dict[str, Any]:
+    if not raw:
+        return {}
+    try:
+        text = raw.decode("utf-8")
+        fields = json.loads(
+            text,
+            object_pairs_hook=_without_doubles,
+            parse_int=_int,
+            parse_float=_float,
+            parse_constant=_no_constant,
+        )
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(fields, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as exc:
+        raise errors.Invalid("body", f"The body is not valid JSON: {_reason(exc)}.") from exc
+    if not isinstance(fields, dict):
+        raise errors.Invalid("body", "The body must be a JSON object.")
+    return fields
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return fields
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number is too long")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(exc, UnicodeError):
+        return "it is not UTF-8 text"
+    return str(exc)[:200]
+
+
+def _checked(model: type[Model], fields: dict[str, Any], strict: bool = True) -> Model:
+    try:
+        return model.model_validate(fields, strict=strict)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = _path(first["loc"])
+        raise errors.Invalid(field, _sentence(field, first["type"], first["msg"])) from exc
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """The field's name, without pydantic's tags for the branches of a union."""
+    names = [str(part) for part in location if str(part) not in ("str", "list[str]")]
+    return ".".join(names)[:200] or "body"
+
+
+def _sentence(field: str, kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return f"There is no field '{field}'. GET /docs lists the fields."
+    if kind == "missing":
+        return f"The field '{field}' is missing."
+    message = message.removeprefix("Value error, ")
+    return f"'{field}': {message[:1].lower()}{message[1:]}."

@@ -1,0 +1,92 @@
+"""The web side: `build` puts the parts together, `create_app` is what gunicorn loads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import time
+
+from flask import Flask, Response, g, request
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
+
+from server import config as configuration
+from server import instance as installation
+from server.api import describe, problems, sessions, status
+from server.api.auth import Gate
+from server.api.parse import LargeBodies
+from server.api.wiring import Parts
+from server.config import Config
+from server.guest_client import GuestClient
+from server.keeper_client import KeeperClient
+from server.logs import configure_logging
+from server.sessions import Sessions
+from server.store import Store
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'",
+}
+
+_log = logging.getLogger("sandbox.web")
+
+
+def create_app(config: Config | None = None) -> Flask:
+    config = config or configuration.load(os.environ)
+    configure_logging(config)
+    return build(config)
+
+
+def build(config: Config) -> Flask:
+    app = Flask("server", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = config.body_limit
+    app.json.sort_keys = False  # type: ignore[attr-defined] # Flask's provider has it
+    app.url_map.strict_slashes = False
+    store = Store(config.store_path)
+    keeper = KeeperClient(config.keeper_socket)
+    guests = GuestClient(config.output_limit, config.executions_max)
+    domain = Sessions(config, installation.load(config), store, keeper, guests, time.time)
+    app.extensions["sandbox"] = Parts(config, store, keeper, domain, LargeBodies())
+    limiter = Limiter(get_remote_address, storage_uri="memory://")
+    limiter.init_app(app)
+    _around_requests(app, Gate(config, store, limiter))
+    for blueprint in (sessions.bp, status.bp, describe.bp):
+        app.register_blueprint(blueprint)
+    problems.register(app)
+    return app
+
+
+def _around_requests(app: Flask, gate: Gate) -> None:
+    @app.before_request
+    def before() -> None:
+        g.began = time.monotonic()
+        given = request.headers.get("X-Request-Id", "")
+        g.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        gate.check()
+
+    @app.after_request
+    def after(response: Response) -> Response:
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        response.headers["X-Request-Id"] = g.get("request_id", "")
+        _log_request(response)
+        return response
+
+
+def _log_request(response: Response) -> None:
+    extras = {
+        "request_id": g.get("request_id", ""),
+        "method": request.method,
+        "route": str(request.url_rule or ""),
+        "status": response.status_code,
+        "ms": round((time.monotonic() - g.get("began", time.monotonic())) * 1000, 2),
+        "tenant": g.get("tenant"),
+        "session": g.get("session"),
+        "address": request.remote_addr,
+    }
+    _log.info("request", extra=extras)

@@ -1,0 +1,197 @@
+"""All configuration: SANDBOX_* variables, read once into one frozen Config.
+
+An unknown SANDBOX_* name is an error, so that a misspelt limit cannot be silently ignored. Every field here
+is a line in docs/configuration.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+_CLIENT_NAMES = {"SANDBOX_URL", "SANDBOX_API_KEY"}  # the client's own, often set beside ours
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class BadConfig(Exception):
+    """A variable is unknown or malformed. The message names it and says what it should be."""
+
+
+def _text(raw: str) -> str:
+    return raw
+
+
+def _seconds(raw: str) -> float:
+    value = float(raw)
+    if not 0 < value < 1e9:
+        raise ValueError("must be a number of seconds above 0")
+    return value
+
+
+def _count(raw: str) -> int:
+    value = int(raw)
+    if not 0 < value < 1e9:
+        raise ValueError("must be a whole number above 0")
+    return value
+
+
+def _cpus(raw: str) -> float:
+    value = float(raw)
+    if not 0.01 <= value <= 1024:
+        raise ValueError("must be a number of CPUs, at least 0.01")
+    return value
+
+
+def _bytes(raw: str) -> int:
+    match = re.fullmatch(r"(\d+)([kmg]?)b?", raw.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError("must be a size in bytes, or like 512m or 2g")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _address(raw: str) -> str:
+    host, separator, port = raw.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError("must be ADDRESS:PORT, such as 127.0.0.1:5000")
+    return raw
+
+
+def _names(raw: str) -> tuple[str, ...]:
+    names = tuple(part.strip().lower() for part in raw.split(",") if part.strip())
+    if not names:
+        raise ValueError("must be a comma-separated list with at least one entry")
+    return names
+
+
+def _images(raw: str) -> dict[str, str]:
+    images = {}
+    for part in _names(raw):
+        name, separator, reference = part.partition("=")
+        if not separator or not reference or not _IMAGE_NAME.fullmatch(name):
+            raise ValueError("must be NAME=REFERENCE, comma-separated; the first is the default")
+        images[name] = reference
+    return images
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def cast(raw: str) -> str:
+        if raw not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return raw
+
+    return cast
+
+
+def _default_state_dir(env: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return "/var/lib/sandbox-server"
+    return str(Path(env.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sandbox-server")
+
+
+def _setting(default: str, cast: Callable[[str], Any], meaning: str) -> Any:
+    return field(metadata={"default": default, "cast": cast, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Config:
+    """One field for each variable: `memory_max` is SANDBOX_MEMORY_MAX."""
+
+    state_dir: str = _setting("", _text, "where everything that must survive a restart lives")
+    bind: str = _setting("127.0.0.1:5000", _address, "address and port of the HTTP server")
+    hosts: tuple[str, ...] = _setting("localhost,127.0.0.1,[::1]", _names, "Host names answered; * for any")
+    web_workers: int = _setting("2", _count, "gunicorn workers")
+    web_user: str = _setting("", _text, "user the workers become when started by root")
+    images: dict[str, str] = _setting(
+        "default=sandbox-server/default:latest",
+        _images,
+        "allowed images, NAME=REFERENCE; the first is the default",
+    )
+    oci_runtime: str = _setting(
+        "", _text, "runc, crun, runsc or any name the engine knows; empty: its default"
+    )
+    docker_host: str = _setting("", _text, "the engine's address; empty: DOCKER_HOST or the local socket")
+    memory: int = _setting("512m", _bytes, "memory of a session that does not ask")
+    memory_max: int = _setting("4g", _bytes, "most memory a session may ask for")
+    cpus: float = _setting("1", _cpus, "CPUs of a session that does not ask")
+    cpus_max: float = _setting("4", _cpus, "most CPUs a session may ask for")
+    processes: int = _setting("256", _count, "processes and threads a session's user may have")
+    disk: int = _setting("1g", _bytes, "largest file a sandbox may write")
+    lease: float = _setting("3600", _seconds, "seconds a session lives after its last use")
+    lease_max: float = _setting("86400", _seconds, "longest lease a session may ask for")
+    age_max: float = _setting("604800", _seconds, "seconds after which a session ends even if it is used")
+    timeout: float = _setting("30", _seconds, "seconds a command may run if it does not say")
+    timeout_max: float = _setting("3600", _seconds, "longest timeout a command may ask for")
+    output_limit: int = _setting("1m", _bytes, "bytes kept of each of stdout, stderr and output")
+    body_limit: int = _setting("80m", _bytes, "largest request body")
+    sessions_max: int = _setting("100", _count, "live sessions a tenant may have")
+    executions_max: int = _setting("32", _count, "commands a session may run or queue at once")
+    rate_limit: str = _setting("2000/second", _text, "requests of one tenant, in flask-limiter's notation")
+    failure_limit: str = _setting(
+        "60/minute", _text, "wrong keys from one address, in flask-limiter's notation"
+    )
+    log_format: str = _setting("json", _one_of("json", "console"), "how log lines look")
+    log_level: str = _setting("info", _one_of("debug", "info", "warning", "error"), "how much is logged")
+
+    @property
+    def default_image(self) -> str:
+        return next(iter(self.images))
+
+    @property
+    def state(self) -> Path:
+        return Path(self.state_dir)
+
+    @property
+    def store_path(self) -> Path:
+        return self.state / "store" / "store.db"
+
+    @property
+    def keeper_socket(self) -> Path:
+        return self.state / "run" / "keeper.sock"
+
+    @property
+    def sandboxes_dir(self) -> Path:
+        return self.state / "sandboxes"
+
+
+def load(env: Mapping[str, str]) -> Config:
+    names = {f"SANDBOX_{setting.name.upper()}": setting for setting in fields(Config)}
+    unknown = sorted(
+        name for name in env if name.startswith("SANDBOX_") and name not in names.keys() | _CLIENT_NAMES
+    )
+    if unknown:
+        raise BadConfig(f"unknown setting {', '.join(unknown)}; the known ones are in docs/configuration.md")
+    values = {}
+    for name, setting in names.items():
+        raw = env.get(name, setting.metadata["default"])
+        try:
+            values[setting.name] = setting.metadata["cast"](raw)
+        except ValueError as exc:
+            raise BadConfig(f"{name}={raw!r}: {_reason(exc)}") from exc
+    values["state_dir"] = values["state_dir"] or _default_state_dir(env)
+    return _checked(Config(**values))
+
+
+def _reason(exc: ValueError) -> str:
+    text = str(exc)
+    return text if text.startswith("must") else "must be a number"
+
+
+def _checked(config: Config) -> Config:
+    for small, large in (
+        ("memory", "memory_max"),
+        ("cpus", "cpus_max"),
+        ("lease", "lease_max"),
+        ("timeout", "timeout_max"),
+    ):
+        if getattr(config, small) > getattr(config, large):
+            raise BadConfig(f"SANDBOX_{small.upper()} is above SANDBOX_{large.upper()}")
+    if len(str(config.keeper_socket)) > 100:
+        raise BadConfig(
+            f"SANDBOX_STATE_DIR={config.state_dir!r}: too long for a unix socket; use a shorter path"
+        )
+    return config

@@ -1,0 +1,188 @@
+"""What can go wrong, as kinds with stable codes. No HTTP here: api/problems.py alone knows statuses.
+
+SandboxError
+|-- Invalid                 the request cannot be understood or is not allowed: change it
+|   `-- NoSuchDirectory     the command's cwd does not exist
+|-- Unauthorized            no key, or not a valid one
+|-- NotFound                not there, or not yours: the two are never told apart
+|-- Conflict                the same idempotency key or id for something else
+|-- Ended                   the session is over; `cause` says why
+|-- Limited                 a limit is reached: try later, or use less
+|   |-- TooManySessions
+|   |-- TooManyExecutions
+|   |-- TooManyShells
+|   `-- ShellBusy
+`-- Unavailable             something behind us is not answering: a retry can help
+    |-- KeeperUnavailable
+    |-- EngineUnavailable
+    |-- GuestUnavailable
+    `-- ServerBusy
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SandboxError(Exception):
+    """The root. `detail` is one sentence for the caller that says what to do."""
+
+    code: ClassVar[str] = "internal_error"
+    retryable: bool = False
+
+    def __init__(self, detail: str, **extras: object) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.extras = extras
+
+
+class Invalid(SandboxError):
+    """The request is not one we can carry out. `field` names what to change."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(detail, field=field)
+
+
+class NoSuchDirectory(Invalid):
+    """The directory to run in does not exist, or may not be entered."""
+
+
+class Unauthorized(SandboxError):
+    """One answer for every way in which a key can be wrong."""
+
+    code = "unauthorized"
+
+    def __init__(self) -> None:
+        super().__init__("Send a valid key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.")
+
+
+class SessionNotFound(SandboxError):
+    """There is no such session, or it is another tenant's."""
+
+    code = "session_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("There is no such session. Create one with POST /create_session.")
+
+
+class IdempotencyConflict(SandboxError):
+    """The key was used before, with another body."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self) -> None:
+        super().__init__("This Idempotency-Key was used for a different request. Use a new key.")
+
+
+class ResultForgotten(SandboxError):
+    """The command has run under this Idempotency-Key, but its result is no longer kept."""
+
+    code = "result_forgotten"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This command has already run, but its result is no longer kept. It was not run again."
+        )
+
+
+class SessionEnded(SandboxError):
+    """The session is over. Nothing brings it back: create another."""
+
+    code = "session_ended"
+
+    def __init__(self, cause: str, ended_at: str) -> None:
+        super().__init__(
+            f"The session has ended: {CAUSES[cause]} Create a new one with POST /create_session.",
+            cause=cause,
+            ended_at=ended_at,
+        )
+
+
+CAUSES = {
+    "closed": "it was closed.",
+    "expired": "its lease ran out.",
+    "oom": "it ran out of memory as a whole. Ask for more memory, or use less.",
+    "killed": "its container was killed from outside.",
+    "engine_stopped": "its container was stopped by the Docker Engine, which was restarted or told to.",
+    "crashed": "its container stopped unexpectedly.",
+    "lost": "its container no longer exists.",
+    "failed": "it could not be opened.",
+}
+
+
+class Limited(SandboxError):
+    """A limit is reached. `retry_after` is a guess at when to try again, in seconds."""
+
+    retryable = True
+    retry_after: ClassVar[int] = 1
+
+
+class TooManySessions(Limited):
+    code = "too_many_sessions"
+    retry_after = 30
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"This tenant has {limit} live sessions, as many as it may have. Close one first.", limit=limit
+        )
+
+
+class TooManyExecutions(Limited):
+    code = "too_many_executions"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"The session runs or queues {limit} commands already, as many as it may. Wait for one to end.",
+            limit=limit,
+        )
+
+
+class TooManyShells(Limited):
+    code = "too_many_shells"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The session has {limit} named shells, as many as it may have.", limit=limit)
+
+
+class ShellBusy(Limited):
+    code = "shell_busy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The shell was still busy with earlier commands when the timeout ended, so this one did not run. "
+            'Wait, or use another shell ("shell": "name", or null for a process of its own).'
+        )
+
+
+class Unavailable(SandboxError):
+    """Something behind us does not answer. Nothing was changed: a retry can help."""
+
+    retryable = True
+    retry_after: ClassVar[int] = 2
+
+
+class KeeperUnavailable(Unavailable):
+    """The keeper is down or too slow. Running commands in open sessions still works."""
+
+    code = "keeper_unavailable"
+
+
+class EngineUnavailable(Unavailable):
+    """The Docker Engine refused or did not answer."""
+
+    code = "engine_unavailable"
+
+
+class GuestUnavailable(Unavailable):
+    """The sandbox stopped answering. The command may have run: look before retrying."""
+
+    code = "guest_unavailable"
+    retryable = False
+
+
+class ServerBusy(Unavailable):
+    """Too many large requests at once."""
+
+    code = "server_busy"

@@ -1,0 +1,87 @@
+"""A bash that stays. It runs as an interactive shell without a terminal, fed line by line.
+
+Interactive, because only such a bash takes SIGINT as a person means Ctrl-C: the whole command is dropped,
+loops and lists included, and the shell with its variables lives on. Commands are sourced from a file rather
+than typed or eval'ed: inside `source` bash behaves as in a script, without job notices or an echoed "exit".
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import List, Optional, Tuple
+
+from .capture import Output
+from .kept import Kept, Pipes, Report, outcome_of
+from .processes import NoSuchDirectory
+from .work import Outcome, Work, signal_name
+
+_ORDER_SECONDS = 10.0
+_PREPARE = r"PS1= PS2= PS4='+ '; set +o history +H +m; unset HISTFILE MAILCHECK" + "\n"
+
+
+class Bash(Kept):
+    _last_status = 0
+
+    def _argv(self) -> list[str]:
+        return ["bash", "--norc", "--noprofile", "--noediting", "-i"]
+
+    def _start(self) -> None:
+        super()._start()
+        self._last_status = 0
+        self._write(_PREPARE)
+
+    def _run(self, work: Work, output: Output) -> Outcome:
+        came_from, went_to = self._go(work.cwd) if work.cwd else ("", "")
+        token = self._token()
+        pipes = Pipes(self._place, token, work)
+        orders = f"{self._recall_status()}{self._source(work, pipes)}\n{self._tell(token)}"
+        report = self._obey(token, orders, pipes, output, work.timeout)
+        self._last_status = report.status
+        outcome = outcome_of(report, output)
+        if came_from and report.cwd == went_to:
+            outcome.cwd = self._ask(f"\\builtin cd -- {shlex.quote(came_from)}").cwd
+        if 128 < report.status <= 128 + 64 and not outcome.timed_out:
+            outcome.signal = signal_name(report.status - 128)
+        return outcome
+
+    def _go(self, directory: str) -> tuple[str, str]:
+        """To the command's own directory: where from (to go back there unless the command moves on), where to."""
+        came_from = self._ask(":").cwd
+        target = directory if directory.startswith("/") else f"./{directory}"
+        arrived = self._ask(f"\\builtin cd -- {shlex.quote(target)} 2>{os.devnull}")
+        if arrived.status != 0:
+            raise NoSuchDirectory
+        return came_from, arrived.cwd
+
+    def _ask(self, order: str) -> Report:
+        token = self._token()
+        return self._obey(token, f"{order}\n{self._tell(token)}", None, Output(0), _ORDER_SECONDS)
+
+    def _tell(self, token: str) -> str:
+        return f'\\builtin printf \'%s %s %s\\0\' {token} "$?" "$PWD" >{self._report_path}\n'
+
+    def _source(self, work: Work, pipes: Pipes) -> str:
+        """Variables for this command alone stand before `source`; by way of a file, as they can be long."""
+        path = pipes.command
+        if work.env:
+            path = os.path.join(self._place, "with_env")
+            settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in work.env.items())
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"{settings} \\builtin source {pipes.command}\n")
+        return f"\\builtin source {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
+
+    def _recall_status(self) -> str:
+        """`$?` is what the last command left, although our own report came in between."""
+        if self._last_status == 0:
+            return ""
+        path = os.path.join(self._place, "status")
+        with open(path, "w") as file:
+            file.write(f"return {self._last_status}\n")
+        return f"\\builtin source {path}; "
+
+    def _parse(self, token: str, raw: bytes) -> Report | None:
+        fields = raw.split(b" ", 2)
+        if len(fields) != 3 or fields[0] != token.encode() or not fields[1].isdigit():
+            return None
+        return Report(int(fields[1]) & 0xFF, fields[2].decode("utf-8", "replace") or self._home)

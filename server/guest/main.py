@@ -1,0 +1,114 @@
+"""PID 1 of a sandbox: listens on the socket that the server dials, runs what it is asked, reaps orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from typing import Optional
+
+from . import protocol
+from .processes import Processes
+from .requests import Refused, Session, bind
+
+HOME = "/workspace"
+_MOST_CONNECTIONS = 256
+_STOPPED_BY_ENGINE = 75  # EX_TEMPFAIL: tells the keeper a stop by the engine from a crash
+_PEERCRED = struct.Struct("3i")
+
+
+class Guest:
+    """The listening side: who may speak, and one thread for each connection."""
+
+    def __init__(self, secret: bytes, processes: Processes, shells: str, home: str) -> None:
+        self._secret = secret
+        self._processes = processes
+        self._shells = shells
+        self._home = home
+        self._session: Session | None = None
+        self._binding = threading.Lock()
+        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+
+    def listen(self, path: str) -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path + ".new")
+        os.chmod(path + ".new", 0o660)
+        listener.listen(128)
+        os.rename(path + ".new", path)  # who sees the name can connect
+        while True:
+            connection, _ = listener.accept()
+            if not _from_outside(connection) or not self._connections.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                while True:
+                    head, body = protocol.receive(connection, protocol.TO_GUEST)
+                    self._answer(connection, head, body)
+        except (OSError, EOFError, protocol.FrameError):
+            pass  # the server hung up or was restarted; what it started goes on
+        finally:
+            self._connections.release()
+
+    def _answer(self, connection: socket.socket, head: protocol.Head, body: bytes) -> None:
+        try:
+            answer, answer_body = self._dispatch(head, body)
+        except Refused as exc:
+            answer, answer_body = {"ok": False, "code": exc.code}, b""
+        protocol.send(connection, answer, answer_body)
+
+    def _dispatch(self, head: protocol.Head, body: bytes) -> tuple[protocol.Head, bytes]:
+        verb = head.get("verb")
+        if verb == "hello":
+            proof = protocol.prove(self._secret, str(head.get("nonce")))
+            return {"ok": True, "version": protocol.VERSION, "proof": proof}, b""
+        if verb == "bind":
+            self._bind(head)
+            return {"ok": True}, b""
+        if verb == "run" and self._session is not None:
+            return self._session.run(head, body)
+        raise Refused("bad_request" if self._session else "not_bound")
+
+    def _bind(self, head: protocol.Head) -> None:
+        with self._binding:
+            if self._session is None:
+                self._session = bind(head, self._processes, self._shells, self._home)
+            elif not self._session.same(head):
+                raise Refused("already_bound")
+
+
+def _from_outside(connection: socket.socket) -> bool:
+    """A peer outside our PID namespace shows as pid 0; under gVisor the outside shows as root's pid 1."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+    pid, uid, _ = _PEERCRED.unpack(raw)
+    return bool(pid == 0 or (pid == 1 and uid == 0))
+
+
+def reap_forever(processes: Processes) -> None:
+    """The main thread's work: Python runs signal handlers only here."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(_STOPPED_BY_ENGINE))
+    while True:
+        processes.reap()
+        os.read(wake_read, 4096)
+
+
+def main(run: str = "/run/sandbox", shells: str = "/run/shells", home: str = HOME) -> None:
+    os.umask(0)
+    sys.setswitchinterval(0.001)
+    with open(os.path.join(run, protocol.SECRET_NAME), "rb") as file:
+        secret = file.read()
+    processes = Processes()
+    guest = Guest(secret, processes, shells, home)
+    path = os.path.join(run, protocol.SOCKET_NAME)
+    threading.Thread(target=guest.listen, args=(path,), daemon=True).start()
+    reap_forever(processes)

@@ -1,0 +1,87 @@
+"""A command as a process of its own: it keeps no state and runs beside everything else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import Dict, List, Optional, Tuple
+
+from .capture import Output
+from .processes import CannotStart, Child, Processes, Streams, kill_tree, now_ticks
+from .streams import Drain, Feeder, Reader
+from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
+
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+
+
+def run(
+    work: Work, processes: Processes, drain: Drain, env: dict[str, str], home: str, limit: int
+) -> Outcome:
+    argv = ["bash", "-c", work.command] if isinstance(work.command, str) else work.command
+    cwd = work.cwd or home
+    output = Output(limit)
+    try:
+        return _run(argv, work, processes, drain, {**env, **work.env}, cwd, output)
+    except CannotStart as exc:
+        return _not_started(argv[0], exc, output, cwd)
+
+
+def _run(
+    argv: list[str],
+    work: Work,
+    processes: Processes,
+    drain: Drain,
+    env: dict[str, str],
+    cwd: str,
+    output: Output,
+) -> Outcome:
+    since = now_ticks()
+    child, stdin, pipes = _start(argv, work, processes, env, cwd)
+    deadline = time.monotonic() + work.timeout
+    if stdin is not None:
+        Feeder(work.stdin or b"", lambda: stdin)
+    reader = Reader({pipes[0]: "stdout", pipes[1]: "stderr"}, output)
+    reader.watch(child.exited)
+    timed_out = reader.wait(deadline) is None
+    if timed_out:
+        kill_tree(child.pid, child.mark, since, spare_root=False)
+        reader.wait(time.monotonic() + 2)
+    drain.adopt(reader.finish())
+    child.close()
+    code, name = decode_status(child.status if child.status is not None else 9)
+    if timed_out:
+        code = TIMED_OUT_CODE
+    return Outcome(output, cwd, code, name, timed_out)
+
+
+def _start(
+    argv: list[str], work: Work, processes: Processes, env: dict[str, str], cwd: str
+) -> tuple[Child, int | None, tuple[int, int]]:
+    """The child, the writing end of its stdin if it has one, and the reading ends of its output."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    in_read, in_write = os.pipe() if work.stdin is not None else (os.open(os.devnull, os.O_RDONLY), None)
+    started = False
+    try:
+        child = processes.spawn(argv, env, cwd, Streams(in_read, out_write, err_write))
+        started = True
+    finally:
+        for fd in (in_read, out_write, err_write):
+            os.close(fd)
+        if not started:
+            for fd in (out_read, err_read, in_write):
+                if fd is not None:
+                    os.close(fd)
+    os.set_blocking(out_read, False)
+    os.set_blocking(err_read, False)
+    return child, in_write, (out_read, err_read)
+
+
+def _not_started(program: str, exc: CannotStart, output: Output, cwd: str) -> Outcome:
+    """What bash would say and give: 127 for what is not there, 126 for what cannot be run."""
+    missing = exc.errno == errno.ENOENT
+    reason = "command not found" if missing else os.strerror(exc.errno)
+    output.add("stderr", f"bash: {program[:200]}: {reason}\n".encode("utf-8", "replace"))
+    return Outcome(output, cwd, _NOT_FOUND if missing else _NOT_EXECUTABLE)

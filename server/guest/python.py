@@ -1,0 +1,59 @@
+"""A Python that stays: variables and imports live on between commands. `python_driver.py` runs inside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+from .capture import Output
+from .kept import Kept, Pipes, Report, outcome_of
+from .processes import NoSuchDirectory
+from .work import Outcome, Work
+
+_DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_driver.py")
+
+
+class Python(Kept):
+    def _argv(self) -> list[str]:
+        return ["python3", "-u", _DRIVER, self._report_path]
+
+    def _run(self, work: Work, output: Output) -> Outcome:
+        token = self._token()
+        pipes = Pipes(self._place, token, work)
+        path = os.path.join(self._place, "order")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"token": token, "cwd": work.cwd, "env": work.env, **vars(pipes)}, file)
+        report = self._obey(token, path + "\n", pipes, output, work.timeout)
+        if report.details.get("no_directory"):
+            raise NoSuchDirectory
+        return outcome_of(report, output)
+
+    def _parse(self, token: str, raw: bytes) -> Report | None:
+        """The driver lives in the user's own process: its words are checked like any other's."""
+        try:
+            said = json.loads(raw.decode("utf-8"))
+        except (ValueError, RecursionError):
+            return None
+        if (
+            not isinstance(said, dict)
+            or said.get("token") != token
+            or not isinstance(said.get("status"), int)
+        ):
+            return None
+        cwd = said.get("cwd")
+        return Report(
+            said["status"] & 0xFF, cwd if isinstance(cwd, str) and cwd else self._home, _details(said)
+        )
+
+
+def _details(said: dict[str, Any]) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if isinstance(said.get("value"), str):
+        details["value"] = said["value"]
+    error = said.get("error")
+    if isinstance(error, dict):
+        details["error"] = {key: str(error.get(key, "")) for key in ("name", "message", "traceback")}
+    if said.get("no_directory") is True:
+        details["no_directory"] = True
+    return details

@@ -1,0 +1,160 @@
+"""Runs inside the user's Python process: takes an order, runs the code, reports. Standard library only.
+
+It shares its process with the code that it runs, so nobody trusts it; it only has to be right for code that
+means well. SIGINT is ignored except while the user's code runs, where it is a KeyboardInterrupt.
+"""
+
+import ast
+import json
+import linecache
+import os
+import signal
+import sys
+import traceback
+import types
+
+VALUE_LIMIT = 256 * 1024
+ERROR_LIMIT = 64 * 1024
+_IS_COROUTINE = 0x80  # inspect.CO_COROUTINE, without the cost of importing inspect
+
+
+def main():
+    orders = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    reports = sys.argv[1]
+    point(os.devnull, os.devnull, os.devnull)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.argv = [""]
+    sys.path[0] = ""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    for number, line in enumerate(orders, 1):
+        with open(line.rstrip("\n"), encoding="utf-8") as file:
+            order = json.load(file)
+        report = obey(order, module.__dict__, f"<command {number}>")
+        with open(reports, "wb") as file:
+            file.write(json.dumps({"token": order["token"], **report}).encode() + b"\0")
+
+
+def obey(order, namespace, name):
+    before, saved_env, entered = here(), dict(os.environ), None
+    if order["cwd"]:
+        try:
+            os.chdir(order["cwd"])
+        except OSError:
+            release(order)
+            return {"status": 1, "no_directory": True, "cwd": before}
+        entered = here()
+    os.environ.update(order["env"])
+    point(order["stdin"], order["stdout"], order["stderr"])
+    with open(order["command"], encoding="utf-8", newline="") as file:
+        report = run(file.read(), namespace, name)
+    point(os.devnull, os.devnull, os.devnull)
+    for key in order["env"]:
+        restore(key, saved_env)
+    if entered and before and here() == entered:
+        os.chdir(before)
+    report["cwd"] = here()
+    return report
+
+
+def release(order):
+    """Open and close the pipes, so that nobody waits for a command that will not run."""
+    point(order["stdin"], order["stdout"], order["stderr"])
+    point(os.devnull, os.devnull, os.devnull)
+
+
+def restore(key, saved_env):
+    if key in saved_env:
+        os.environ[key] = saved_env[key]
+    else:
+        os.environ.pop(key, None)
+
+
+def here():
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def point(stdin, stdout, stderr):
+    for stream in (sys.__stdout__, sys.__stderr__):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    for fd, path, flags in ((0, stdin, os.O_RDONLY), (1, stdout, os.O_WRONLY), (2, stderr, os.O_WRONLY)):
+        opened = os.open(path, flags)
+        os.dup2(opened, fd)
+        os.close(opened)
+
+
+def run(source, namespace, name):
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            value = evaluate(source, namespace, name)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except SystemExit as exc:
+        return {"status": exit_status(exc)}
+    except BaseException as exc:  # the edge of the user's program: whatever it raises is its result
+        return {"status": 1, "error": told(exc)}
+    return {"status": 0, "value": value}
+
+
+def evaluate(source, namespace, name):
+    """Run the code; the repr of its last statement if that is an expression with a value."""
+    tree = ast.parse(source, name)
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body.pop().value)
+    execute(compile(tree, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), namespace)
+    if last is None:
+        return None
+    value = execute(compile(last, name, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), namespace)
+    namespace["_"] = value
+    return None if value is None else shorten(repr(value), VALUE_LIMIT)
+
+
+def execute(code, namespace):
+    result = eval(code, namespace)
+    if code.co_flags & _IS_COROUTINE:
+        import asyncio
+
+        return asyncio.run(result)
+    return result
+
+
+def told(exc):
+    """The traceback as Python prints it, without the frames before the user's own code."""
+    trace = exc.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<command "):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(exc), exc, trace))
+    try:
+        sys.stderr.write(text)
+    except (OSError, ValueError, AttributeError):
+        pass  # the user's code closed or replaced it; the report still has it
+    return {
+        "name": type(exc).__name__,
+        "message": shorten(str(exc), ERROR_LIMIT),
+        "traceback": shorten(text, ERROR_LIMIT),
+    }
+
+
+def exit_status(exc):
+    if exc.code is None:
+        return 0
+    if isinstance(exc.code, int):
+        return exc.code & 0xFF
+    print(exc.code, file=sys.stderr)
+    return 1
+
+
+def shorten(text, limit):
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} characters more)"
+
+
+main()

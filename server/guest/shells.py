@@ -1,0 +1,111 @@
+"""The named interpreters of a session: each runs one command at a time, in the order of asking."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Deque, Dict, Tuple, Type
+
+from .bash import Bash
+from .capture import Output
+from .kept import Kept
+from .processes import Processes
+from .python import Python
+from .streams import Drain
+from .work import Outcome, Work
+
+MOST_SHELLS = 16
+LANGUAGES: dict[str, type[Kept]] = {"bash": Bash, "python": Python}
+
+
+class TooManyShells(Exception):
+    """The session has as many named shells as it may have."""
+
+
+class ShellBusy(Exception):
+    """The shell was still running earlier commands when the caller's patience ended."""
+
+
+class Turn:
+    """A lock that is given in the order in which it was asked for."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[threading.Event] = deque()
+        self._lock = threading.Lock()
+
+    def acquire(self, timeout: float) -> bool:
+        mine = threading.Event()
+        with self._lock:
+            self._waiting.append(mine)
+            if self._waiting[0] is mine:
+                return True
+        if mine.wait(timeout):
+            return True
+        with self._lock:
+            if mine.is_set():
+                return True  # it came in the very last moment
+            self._waiting.remove(mine)
+        return False
+
+    def release(self) -> None:
+        with self._lock:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].set()
+
+
+@dataclass
+class _Shell:
+    kept: Kept
+    turn: Turn = field(default_factory=Turn)
+
+
+class Shells:
+    def __init__(
+        self, processes: Processes, drain: Drain, place: str, env: dict[str, str], home: str
+    ) -> None:
+        self._processes = processes
+        self._drain = drain
+        self._place = place
+        self._env = env
+        self._home = home
+        self._shells: dict[tuple[str, str], _Shell] = {}
+        self._lock = threading.Lock()
+        self._made = 0
+
+    def run(self, language: str, name: str, work: Work, output: Output) -> Outcome:
+        shell = self._named(language, name)
+        if not shell.turn.acquire(work.timeout):
+            raise ShellBusy
+        try:
+            return shell.kept.run(work, output)
+        finally:
+            shell.turn.release()
+
+    def run_once(self, language: str, work: Work, output: Output) -> Outcome:
+        """In an interpreter that is made for this command and ends with it."""
+        kept = self._make(language)
+        try:
+            return kept.run(work, output)
+        finally:
+            kept.close()
+
+    def _named(self, language: str, name: str) -> _Shell:
+        with self._lock:
+            shell = self._shells.get((language, name))
+            if shell is None:
+                if len(self._shells) >= MOST_SHELLS:
+                    raise TooManyShells
+                shell = self._shells[language, name] = _Shell(self._make_locked(language))
+            return shell
+
+    def _make(self, language: str) -> Kept:
+        with self._lock:
+            return self._make_locked(language)
+
+    def _make_locked(self, language: str) -> Kept:
+        self._made += 1
+        place = os.path.join(self._place, str(self._made))
+        return LANGUAGES[language](self._processes, self._drain, place, self._env, self._home)

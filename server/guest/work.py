@@ -1,0 +1,51 @@
+"""One command as it is asked for, and what came of it. The words both `oneoff` and `kept` speak."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from .capture import Output
+
+TIMED_OUT_CODE = 124
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command with everything it needs. `stdin` None means an empty one."""
+
+    command: str | list[str]
+    timeout: float
+    cwd: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+
+
+@dataclass
+class Outcome:
+    """What a command came to. `details` holds what only an interpreter can tell: a value, an error."""
+
+    output: Output
+    cwd: str
+    exit_code: int = 0
+    signal: str | None = None
+    timed_out: bool = False
+    restarted: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def decode_status(status: int) -> tuple[int, str | None]:
+    """A wait status as bash would give it, and the signal's name if there was one."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return 128 + number, signal_name(number)
+    return os.WEXITSTATUS(status), None
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

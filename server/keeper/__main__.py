@@ -1,0 +1,3 @@
+from server.keeper.main import main
+
+main()

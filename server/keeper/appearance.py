@@ -1,0 +1,33 @@
+"""Waiting until a name appears in a directory, told by the kernel (inotify) rather than by looking again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+from pathlib import Path
+
+_IN_MOVED_TO = 0x80
+_IN_CLOEXEC = os.O_CLOEXEC
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def wait_for_name(path: Path, seconds: float) -> bool:
+    """True once `path` exists; it must come by a rename, so that it is complete when it is seen."""
+    deadline = time.monotonic() + seconds
+    watch = _libc.inotify_init1(_IN_CLOEXEC)
+    if watch < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    try:
+        if _libc.inotify_add_watch(watch, os.fsencode(path.parent), _IN_MOVED_TO) < 0:
+            raise OSError(ctypes.get_errno(), "inotify_add_watch")
+        poll = select.poll()
+        poll.register(watch, select.POLLIN)
+        while not path.exists():
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return path.exists()
+            os.read(watch, 4096)
+        return True
+    finally:
+        os.close(watch)

@@ -1,0 +1,213 @@
+"""Opening and closing sandboxes: the engine, the storage and the store, kept in step.
+
+Opening is two-phase. A container without a running session in the store, and not in the middle of being
+opened here, belongs to nobody: whoever dies in between, the reconciler removes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.config import Config
+from server.guest import protocol
+from server.guest_client import Binding, GuestClient, GuestSilent, Sandbox
+from server.instance import Instance
+from server.keeper.appearance import wait_for_name
+from server.keeper.runtime import Runtime, RuntimeFailed, Seen, Spec
+from server.keeper.storage import Storage
+from server.store import Store
+
+FIRST_UID = 20000
+_LAST_UID = 24095  # the image knows these as `user`
+_READY_SECONDS = 30.0
+_DEATH_SECONDS = 3.0
+_AT_ONCE = 8  # engine calls in flight for opening; more only make each other slower
+
+_log = logging.getLogger("sandbox.keeper")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    session: str
+    image: str
+    memory: int
+    cpus: float
+    env: dict[str, str]
+
+
+class Sandboxes:
+    def __init__(
+        self,
+        config: Config,
+        instance: Instance,
+        store: Store,
+        runtime: Runtime,
+        storage: Storage,
+        guests: GuestClient,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._instance = instance
+        self._store = store
+        self._runtime = runtime
+        self._storage = storage
+        self._guests = guests
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opening: dict[str, Future[None]] = {}
+        self._in_hand: set[str] = set()
+        self._uids: dict[str, int] = {}
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
+
+    def open(self, wanted: Wanted) -> None:
+        """Open a session's sandbox; callers who ask for the same session meanwhile share the one opening."""
+        with self._lock:
+            opening = self._opening.get(wanted.session)
+            if opening is None:
+                mine = self._opening[wanted.session] = Future()
+        if opening is not None:
+            opening.result(timeout=3 * _READY_SECONDS)
+            return
+        try:
+            self._open(wanted)
+        except BaseException as exc:
+            mine.set_exception(exc)
+            raise
+        else:
+            mine.set_result(None)
+        finally:
+            with self._lock:
+                del self._opening[wanted.session]
+
+    def _open(self, wanted: Wanted) -> None:
+        session = self._store.session(wanted.session)
+        if session is None or session.state != "opening":
+            return  # an earlier asking has done it, or nobody waits any more
+        sandbox = secrets.token_hex(16)
+        with self._places:
+            uid = self._take_in_hand(sandbox)
+            try:
+                opened = self._start(sandbox, uid, wanted)
+                if not self._store.attach(wanted.session, sandbox, opened.address, self._clock()):
+                    raise RuntimeFailed("The session was given up while its sandbox was being opened.")
+            except BaseException:
+                self.close(sandbox)
+                raise
+            finally:
+                self._let_go(sandbox)
+
+    @contextmanager
+    def trial(self, wanted: Wanted) -> Iterator[Sandbox]:
+        """A sandbox of nobody's, gone at the end of the block."""
+        sandbox = secrets.token_hex(16)
+        uid = self._take_in_hand(sandbox)
+        try:
+            yield self._start(sandbox, uid, wanted)
+        finally:
+            self._guests.forget(sandbox)
+            self.close(sandbox)
+            self._let_go(sandbox)
+
+    def _start(self, sandbox: str, uid: int, wanted: Wanted) -> Sandbox:
+        began = time.monotonic()
+        secret = self._instance.guest_secret(sandbox)
+        place = self._storage.create(sandbox, uid, secret)
+        image = self._config.images[wanted.image]
+        spec = Spec(sandbox, image, uid, wanted.memory, wanted.cpus, place.run_dir, place.workspace)
+        self._runtime.create(spec)
+        self._await_guest(sandbox, place.run_dir / protocol.SOCKET_NAME)
+        binding = Binding(
+            uid=uid,
+            processes=self._config.processes,
+            executions=self._config.executions_max,
+            output_limit=self._config.output_limit,
+            env={**_BASE_ENV, **wanted.env},
+        )
+        opened = Sandbox(sandbox, place.address, secret)
+        try:
+            self._guests.bind(opened, binding, time.monotonic() + _READY_SECONDS)
+        except GuestSilent as exc:
+            raise RuntimeFailed("The sandbox started but its guest does not answer.") from exc
+        finally:
+            self._guests.forget(sandbox)
+        _log.info("opened", extra={"sandbox": sandbox, "seconds": round(time.monotonic() - began, 3)})
+        return opened
+
+    def _await_guest(self, sandbox: str, path: Path) -> None:
+        """In slices, so that a container that died at once is not waited for to the end."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while not wait_for_name(path, 1.0):
+            seen = self._runtime.inspect(sandbox)
+            if seen is None or seen.cause is not None or time.monotonic() > deadline:
+                raise RuntimeFailed(
+                    "The sandbox did not start. Check that its image was built by ./quickstart.sh."
+                )
+
+    def close(self, sandbox: str) -> None:
+        """Container, then files, then the uid: nobody else is given it while a file or process has it."""
+        self._runtime.delete(sandbox)
+        self._storage.delete(sandbox)
+        with self._lock:
+            self._uids.pop(sandbox, None)
+
+    def examine(self, session_id: str) -> str | None:
+        """Why the session's sandbox is dead; the session is ended then. None while it lives."""
+        session = self._store.session(session_id)
+        if session is None or session.sandbox is None:
+            return "lost"
+        if session.state == "ended":
+            return session.cause
+        self._runtime.wait_dead(session.sandbox, _DEATH_SECONDS)
+        seen = self._runtime.inspect(session.sandbox)
+        if seen is not None and seen.cause is None:
+            return None
+        return self.bury(session_id, session.sandbox, "lost" if seen is None else seen.cause or "crashed")
+
+    def bury(self, session_id: str, sandbox: str, cause: str) -> str:
+        self._store.end(session_id, cause, self._clock())
+        _log.warning("sandbox died", extra={"session": session_id, "sandbox": sandbox, "cause": cause})
+        self.close(sandbox)
+        return cause
+
+    def in_hand(self) -> set[str]:
+        """Sandboxes in the middle of being opened: theirs is not for the reconciler to judge."""
+        with self._lock:
+            return set(self._in_hand)
+
+    def claim_uids(self, survivors: Iterable[Seen]) -> None:
+        """At start: those of sandboxes that outlived the last keeper."""
+        with self._lock:
+            self._uids |= {sandbox.id: sandbox.uid for sandbox in survivors}
+
+    def _take_in_hand(self, sandbox: str) -> int:
+        with self._lock:
+            taken = set(self._uids.values())
+            uid = next((uid for uid in range(FIRST_UID, _LAST_UID + 1) if uid not in taken), None)
+            if uid is None:
+                raise RuntimeFailed(f"All {len(taken)} places of this host are taken. Close sessions first.")
+            self._uids[sandbox] = uid
+            self._in_hand.add(sandbox)
+            return uid
+
+    def _let_go(self, sandbox: str) -> None:
+        with self._lock:
+            self._in_hand.discard(sandbox)
+
+
+_BASE_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/workspace",
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TERM": "xterm-256color",
+}

@@ -1,0 +1,73 @@
+"""An execution's result as callers see it: text beside bytes, truncation told, nothing to be guessed."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from server.guest_client import Answer, Stream
+
+
+def as_json(answer: Answer, session_id: str, execution_id: str) -> dict[str, Any]:
+    streams = {"stdout": answer.stdout, "stderr": answer.stderr, "output": answer.output}
+    result: dict[str, Any] = {
+        "execution_id": execution_id,
+        "session_id": session_id,
+        "exit_code": answer.exit_code,
+        "signal": answer.signal,
+        "timed_out": answer.timed_out,
+        "oom_killed": answer.oom_killed,
+        "truncated": any(_omitted(stream) for stream in streams.values()),
+        "duration_ms": round(answer.seconds * 1000, 3),
+        "cwd": answer.cwd,
+        "shell_restarted": answer.restarted,
+        "stdout_bytes": answer.stdout.total,
+        "stderr_bytes": answer.stderr.total,
+        "value": answer.value,
+        "error": answer.error,
+    }
+    for name, stream in streams.items():
+        text, lossless = _text(stream)
+        result[name] = text
+        if not lossless:
+            result[f"{name}_base64"] = base64.b64encode(stream.first + stream.last).decode()
+    return result
+
+
+def _omitted(stream: Stream) -> int:
+    return max(0, stream.total - len(stream.first) - len(stream.last))
+
+
+def _text(stream: Stream) -> tuple[str, bool]:
+    """The stream as text, and whether that text holds every byte that was kept."""
+    omitted = _omitted(stream)
+    if not omitted:
+        return _decode(stream.first + stream.last)
+    first, first_whole = _decode(_without_cut_end(stream.first))
+    last, last_whole = _decode(
+        stream.last.lstrip(_CONTINUATION) if stream.last[:1] in _CONTINUATIONS else stream.last
+    )
+    return f"{first}\n... {omitted} bytes omitted ...\n{last}", first_whole and last_whole
+
+
+_CONTINUATION = bytes(range(0x80, 0xC0))
+_CONTINUATIONS = {bytes([byte]) for byte in _CONTINUATION}
+
+
+def _without_cut_end(data: bytes) -> bytes:
+    """Without a last character that the cut went through."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if back < needed else data
+        if byte < 0x80:
+            break
+    return data
+
+
+def _decode(data: bytes) -> tuple[str, bool]:
+    try:
+        return data.decode(), True
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace"), False

@@ -1,0 +1,161 @@
+"""A whole server for tests: its own state directory, port and instance; a real engine and a real gunicorn behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import requests
+from sandbox_client import SandboxClient
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 60
+
+
+class Stack:
+    """Keeper and web of one installation. Everything it makes carries its instance's label."""
+
+    def __init__(self, **settings: str) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="sbx-", dir="/tmp"))
+        self.dir.chmod(0o711)
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_")},
+            "PYTHONPATH": str(ROOT),
+            "SANDBOX_STATE_DIR": str(self.dir / "state"),
+            "SANDBOX_BIND": f"127.0.0.1:{self.port}",
+            "SANDBOX_WEB_USER": "nobody",
+            "SANDBOX_EXECUTIONS_MAX": "16",
+            "SANDBOX_PROCESSES": "64",
+            **settings,
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.ctl("init")
+        self.key = self.new_key("default")
+
+    def ctl(self, *args: str) -> str:
+        command = [sys.executable, "-m", "server.ctl", *args]
+        return subprocess.run(command, env=self.env, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def new_key(self, tenant: str) -> str:
+        return str(json.loads(self.ctl("key", "new", "--tenant", tenant, "--json"))["key"])
+
+    def start(self) -> None:
+        self.start_keeper()
+        self.start_web()
+        self.wait_ready()
+
+    def start_keeper(self) -> None:
+        self._start("keeper", [sys.executable, "-m", "server.keeper"])
+
+    def start_web(self) -> None:
+        self._start("web", [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py"])
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with (self.dir / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, env=self.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait_ready(self) -> None:
+        """Ready, and the self-check done: nothing of the server's own is going on any more."""
+        deadline = time.monotonic() + START_SECONDS
+        last: object = None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(requests.RequestException, ValueError):
+                last = requests.get(self.url + "/readyz", timeout=5).json()
+                if last["status"] in ("ready", "degraded"):
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"not ready: {last}\n{self.log('keeper')[-3000:]}\n{self.log('web')[-3000:]}")
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """The whole process group at once: gunicorn's master and its workers."""
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        process.wait(timeout=60)
+
+    def stop(self) -> None:
+        for name in list(self.processes):
+            self.kill(name, signal.SIGTERM)
+
+    def log(self, name: str) -> str:
+        return (self.dir / f"{name}.log").read_text(errors="replace")
+
+    def client(self, **options: Any) -> SandboxClient:
+        return SandboxClient(**{"url": self.url, "api_key": self.key, **options})
+
+    def call(self, method: str, path: str, key: str | None = None, **options: Any) -> requests.Response:
+        headers = {"Authorization": f"Bearer {key or self.key}", **options.pop("headers", {})}
+        return requests.request(method, self.url + path, headers=headers, timeout=options.pop("timeout", 60), **options)
+
+    @property
+    def instance(self) -> str:
+        return (self.dir / "state" / "instance").read_text().split()[0]
+
+    def containers(self) -> list[str]:
+        return docker("ps", "-aq", "--no-trunc", "--filter", f"label=sandbox-server.instance={self.instance}").split()
+
+    def container_of(self, session_id: str) -> str:
+        """The container behind a session, found in the store as an operator would."""
+        import sqlite3
+
+        with contextlib.closing(sqlite3.connect(self.dir / "state" / "store" / "store.db")) as store:
+            row = store.execute("SELECT sandbox FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        return f"sandbox-{row[0]}"
+
+    def directories(self) -> list[str]:
+        return os.listdir(self.dir / "state" / "sandboxes")
+
+    def remove(self) -> None:
+        """Stop, and fail if anything is left behind that closing every session should have removed."""
+        self.stop()
+        left = {"containers": self.containers(), "directories": self.directories()}
+        self.ctl("close-all")
+        shutil.rmtree(self.dir)
+        assert left == {"containers": [], "directories": []}, f"left behind: {left}"
+
+    def close_sessions(self) -> None:
+        for session in self.call("GET", "/v1/sessions?limit=1000").json()["sessions"]:
+            self.call("DELETE", f"/v1/sessions/{session['session_id']}")
+
+
+def docker(*args: str) -> str:
+    return subprocess.run(["docker", *args], check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@contextlib.contextmanager
+def running(**settings: str) -> Iterator[Stack]:
+    stack = Stack(**settings)
+    try:
+        stack.start()
+        yield stack
+        if "web" in stack.processes:
+            stack.close_sessions()
+    finally:
+        stack.remove()
+
+
+def web_uid() -> int:
+    return pwd.getpwnam("nobody").pw_uid
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
