@@ -35,7 +35,7 @@ graceful_timeout = 30
 # A bit longer than nginx keeps its upstream connections (60 s), so that nginx is the side that closes.
 keepalive = 75
 
-# The modules are loaded once, above, and shared; what is built of them (connections, timers) belongs to a worker.
+# The modules are loaded once, above, and shared; what is built of them belongs to one worker.
 preload_app = False
 
 # Request lines and headers: long enough for any client of ours, short enough to be cheap to refuse.

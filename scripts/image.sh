@@ -64,7 +64,7 @@ need_base() {
 
 need_debootstrap() {
     is_root || die "No registry answers, and only root can build the base image from Debian's packages." \
-        "Run this script once as root (setup is enough: ./quickstart.sh image), or load an image (docker load)" \
+        "Run this script once as root (./quickstart.sh image is enough), or load an image (docker load)" \
         "and name it: QUICKSTART_BASE_IMAGE=my/debian:12 ./quickstart.sh"
     local missing=()
     have debootstrap || missing+=(debootstrap)

@@ -14,7 +14,7 @@ run_tests() {
     forget_settings
     QUICKSTART_VENV=$VENV bash scripts/check.sh || lint=1
     [ "$lint" -eq 0 ] || printf '\nerror: the checks above failed, and so will this run; the tests come next.\n\n' >&2
-    "$VENV/bin/python" -m pytest "$@" || tests=$?
+    "$VENV/bin/python" -m pytest --basetemp="$TEST_STATE/pytest" "$@" || tests=$?
     [ "$tests" -ne 0 ] || tests=$lint
     exit "$tests"
 }

@@ -106,7 +106,7 @@ class Config:
     hosts: tuple[str, ...] = _setting("localhost,127.0.0.1,[::1]", _names, "Host names answered; * for any")
     web_workers: int = _setting("2", _count, "gunicorn workers")
     web_user: str = _setting("", _text, "user the workers become when started by root")
-    images: dict[str, str] = _setting(
+    images: Mapping[str, str] = _setting(
         "default=sandbox-server/default:latest",
         _images,
         "allowed images, NAME=REFERENCE; the first is the default",

@@ -79,14 +79,15 @@ def _key_revoke(config: Config, arguments: argparse.Namespace) -> None:
 
 def _close_all(config: Config, _: argparse.Namespace) -> None:
     """Straight at the engine, keeper or no keeper: what is removed here it finds gone."""
-    from server.keeper.runtime.docker import DockerRuntime, RuntimeFailed
+    from server.keeper.runtime import RuntimeFailed
+    from server.keeper.runtime.docker import DockerRuntime
     from server.keeper.storage import Storage
 
     instance, owner = installation.load(config), installation.web_owner(config)
     storage = Storage(config.sandboxes_dir, owner)
     try:
         runtime = DockerRuntime(config, instance.id, owner.gid)
-        for sandbox in list(runtime.list()):
+        for sandbox in list(runtime.seen()):
             runtime.delete(sandbox.id)
             print(f"removed {sandbox.id}")
     except RuntimeFailed as exc:

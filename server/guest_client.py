@@ -179,7 +179,7 @@ class GuestClient:
         if hello.get("version") != protocol.VERSION:
             connection.close()
             raise errors.GuestUnavailable(
-                "The sandbox's image holds a guest of another version. Rebuild the image and open a new session."
+                "The sandbox's image holds a guest of another version. Rebuild it and open a new session."
             )
         return connection
 

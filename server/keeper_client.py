@@ -40,7 +40,7 @@ class KeeperClient:
             answer = self._exchange(request, seconds)
         except (OSError, ValueError) as exc:
             raise errors.KeeperUnavailable(
-                "Sandboxes cannot be opened or closed right now: the keeper does not answer. Try again shortly."
+                "Sandboxes cannot be opened or closed now: the keeper does not answer. Try again soon."
             ) from exc
         if answer.get("ok") is True:
             return answer

@@ -6,6 +6,7 @@ Running a command asks the store and the guest; only opening, closing and a sile
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable
@@ -157,10 +158,8 @@ class Sessions:
             ended = self._store.end(session.id, cause, self._clock())
         if not ended or session.sandbox is None:
             return
-        try:
+        with contextlib.suppress(errors.Unavailable):  # ended all the same
             self._keeper.close(session.sandbox)
-        except errors.Unavailable:
-            pass  # ended all the same
 
     def _explain(self, session: Session) -> errors.SandboxError:
         """Why a guest is silent. Asking the keeper also ends a session whose sandbox is dead."""

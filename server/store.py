@@ -242,7 +242,8 @@ class Store:
     def end(self, session_id: str, cause: str, now: float) -> bool:
         """Whether this call is the one that ended it. The row stays as a tombstone."""
         with self._writing() as connection:
-            sql = "UPDATE sessions SET state = 'ended', cause = ?, ended_at = ? WHERE id = ? AND state != 'ended'"
+            sql = """UPDATE sessions SET state = 'ended', cause = ?, ended_at = ?
+                     WHERE id = ? AND state != 'ended'"""
             return connection.execute(sql, (cause, now, session_id)).rowcount == 1
 
     def list_running(

@@ -1,4 +1,4 @@
-"""What a request may ask for under this server's configuration: defaults filled in, excess refused by name."""
+"""What a request may ask for on this server: defaults filled in, excess refused by name."""
 
 from __future__ import annotations
 

@@ -11,7 +11,15 @@ import binascii
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BASH_OWN = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"}
@@ -69,6 +77,13 @@ def _argv(argv: list[str]) -> list[str]:
     return argv
 
 
+def _base64(text: object) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)  # type: ignore[arg-type] # anything else is refused here
+    except (binascii.Error, TypeError, ValueError) as exc:
+        raise ValueError("must be base64") from exc
+
+
 def _metadata(metadata: dict[str, str]) -> dict[str, str]:
     if len(metadata) > 32:
         raise ValueError("may hold 32 labels at most")
@@ -79,6 +94,9 @@ def _metadata(metadata: dict[str, str]) -> dict[str, str]:
 
 
 Env = Annotated[dict[str, str], AfterValidator(_env)]
+Base64 = Annotated[
+    bytes, BeforeValidator(_base64), WithJsonSchema({"type": "string", "contentEncoding": "base64"})
+]
 Seconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
 
 
@@ -120,7 +138,7 @@ class RunCommand(Request):
     )
     env: Env | None = Field(None, description="Variables for this command alone.")
     stdin: str | None = Field(None, description="What the command reads, as text.")
-    stdin_base64: str | None = Field(None, description="The same for any bytes.")
+    stdin_base64: Base64 | None = Field(None, description="The same for any bytes.")
     timeout: Seconds | None = Field(
         None, description="Seconds after which the command and its children are killed."
     )
@@ -136,18 +154,14 @@ class RunCommand(Request):
         if isinstance(self.command, list) and self.language == "python":
             raise ValueError("Python code is a string, not a list")
         oneoff = self.shell is None and isinstance(self.command, str) and self.language == "bash"
-        if oneoff and len(self.command) >= _ARGUMENT_BYTES:  # type: ignore[arg-type] # a str, as checked
-            raise ValueError(f"without a shell a command must be smaller than {_ARGUMENT_BYTES} bytes")
-        self.stdin_bytes()
+        if oneoff and len(self.command) >= _ARGUMENT_BYTES // 4:
+            raise ValueError(
+                f"without a shell a command must be smaller than {_ARGUMENT_BYTES // 4} characters"
+            )
         return self
 
     def stdin_bytes(self) -> bytes | None:
-        if self.stdin_base64 is not None:
-            try:
-                return base64.b64decode(self.stdin_base64, validate=True)
-            except (binascii.Error, ValueError) as exc:
-                raise ValueError("stdin_base64 is not base64") from exc
-        return None if self.stdin is None else self.stdin.encode()
+        return self.stdin_base64 if self.stdin is None else self.stdin.encode()
 
 
 class Execute(RunCommand):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
-from flask import request
+from flask import g, request
 from pydantic import BaseModel, ValidationError
 
 from server import errors
@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class LargeBodies:
-    """A few requests with a large body at a time, from reading to answering: that bounds a worker's memory."""
+    """A few requests with a large body at a time, from reading to answering: memory is bounded."""
 
     def __init__(self) -> None:
         self._places = threading.BoundedSemaphore(_LARGE_AT_ONCE)
@@ -47,22 +47,24 @@ class LargeBodies:
 
 def body_of(model: type[Model]) -> Model:
     """The request's body as `model`. No body at all means no fields."""
-    return _checked(model, _fields(_raw_body()))
+    raw = _raw_body()
+    if "Idempotency-Key" in request.headers:
+        g.fingerprint = hashlib.sha256(request.path.encode() + b" " + raw).hexdigest()
+    return _checked(model, _fields(raw))
 
 
 def query_of(model: type[Model], fields: dict[str, str]) -> Model:
     return _checked(model, fields, strict=False)
 
 
-def idempotency(model: BaseModel) -> Idempotency | None:
-    """The caller's key, and what makes a second request the same request."""
+def idempotency() -> Idempotency | None:
+    """The caller's key, and what makes a second request the same request: its path and its very bytes."""
     key = request.headers.get("Idempotency-Key")
     if key is None:
         return None
     if not 1 <= len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
         raise errors.Invalid("Idempotency-Key", "Use 1 to 200 visible ASCII characters.")
-    canonical = f"{type(model).__name__} {model.model_dump_json()}"
-    return Idempotency(key, hashlib.sha256(canonical.encode()).hexdigest())
+    return Idempotency(key, g.fingerprint)
 
 
 def _raw_body() -> bytes:

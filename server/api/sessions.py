@@ -81,7 +81,7 @@ def execute_in(session_id: str) -> Response:
 def _create() -> tuple[Response, bool]:
     asked = parse.body_of(models.CreateSession)
     wish = wish_of(asked, parts().config)
-    session, new = parts().sessions.open(tenant(), wish, parse.idempotency(asked))
+    session, new = parts().sessions.open(tenant(), wish, parse.idempotency())
     g.session = session.id
     return jsonify({"status": "created" if new else "existing", **_as_json(session)}), new
 
@@ -89,7 +89,7 @@ def _create() -> tuple[Response, bool]:
 def _execute(session_id: str, asked: models.RunCommand) -> Response:
     command = command_of(asked, parts().config)
     session_id = _named(session_id)
-    execution, answer = parts().sessions.execute(tenant(), session_id, command, parse.idempotency(asked))
+    execution, answer = parts().sessions.execute(tenant(), session_id, command, parse.idempotency())
     return jsonify(results.as_json(answer, session_id, execution))
 
 

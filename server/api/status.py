@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what is it? No key needed, so nothing here tells more than a stranger may know."""
+"""Is it alive, is it ready, what is it? No key needed: it tells no more than a stranger may know."""
 
 from __future__ import annotations
 

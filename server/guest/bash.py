@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import List, Optional, Tuple
 
 from .capture import Output
 from .kept import Kept, Pipes, Report, outcome_of
@@ -46,7 +45,7 @@ class Bash(Kept):
         return outcome
 
     def _go(self, directory: str) -> tuple[str, str]:
-        """To the command's own directory: where from (to go back there unless the command moves on), where to."""
+        """To the command's own directory: where from (to go back unless the command moves), where to."""
         came_from = self._ask(":").cwd
         target = directory if directory.startswith("/") else f"./{directory}"
         arrived = self._ask(f"\\builtin cd -- {shlex.quote(target)} 2>{os.devnull}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Tuple
-
 
 class Capture:
     """Bounded: whatever is added, at most about one and a half times `limit` is held."""

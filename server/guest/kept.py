@@ -8,13 +8,14 @@ All of it lives in a directory that only root may list or change.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from .capture import Output
 from .processes import Child, Processes, Streams, kill_tree, now_ticks
@@ -236,7 +237,5 @@ def outcome_of(report: Report, output: Output) -> Outcome:
 
 
 def _signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass

@@ -8,7 +8,6 @@ import socket
 import struct
 import sys
 import threading
-from typing import Optional
 
 from . import protocol
 from .processes import Processes

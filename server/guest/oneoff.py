@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import Dict, List, Optional, Tuple
 
 from .capture import Output
 from .processes import CannotStart, Child, Processes, Streams, kill_tree, now_ticks
@@ -62,7 +61,11 @@ def _start(
     """The child, the writing end of its stdin if it has one, and the reading ends of its output."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
-    in_read, in_write = os.pipe() if work.stdin is not None else (os.open(os.devnull, os.O_RDONLY), None)
+    in_write: int | None = None
+    if work.stdin is None:
+        in_read = os.open(os.devnull, os.O_RDONLY)
+    else:
+        in_read, in_write = os.pipe()
     started = False
     try:
         child = processes.spawn(argv, env, cwd, Streams(in_read, out_write, err_write))
@@ -71,9 +74,9 @@ def _start(
         for fd in (in_read, out_write, err_write):
             os.close(fd)
         if not started:
-            for fd in (out_read, err_read, in_write):
-                if fd is not None:
-                    os.close(fd)
+            for unused in (out_read, err_read, in_write):
+                if unused is not None:
+                    os.close(unused)
     os.set_blocking(out_read, False)
     os.set_blocking(err_read, False)
     return child, in_write, (out_read, err_read)

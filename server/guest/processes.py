@@ -7,6 +7,7 @@ command that started it, which `/proc/PID/limits` shows to everybody.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Callable, Mapping, NamedTuple, Sequence
 
 _MARK_BASE = 1 << 40  # microseconds; far beyond what a real-time limit is ever set to
 _KILL_DEADLINE = 2.0
@@ -35,7 +36,7 @@ class NoSuchDirectory(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Whom commands run as. `processes` is the user's own limit, below the container's (the guest's reserve)."""
+    """Whom commands run as. `processes` is the user's limit, below the container's (our reserve)."""
 
     uid: int
     gid: int
@@ -161,10 +162,9 @@ def _becomer(identity: Identity, mark: int, cwd: str, tell: int) -> Callable[[],
 
 
 def _limit(which: int, value: int) -> None:
-    try:
+    # gVisor knows few limits; the container's own still hold there.
+    with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(which, (value, value))
-    except (OSError, ValueError):
-        pass  # gVisor knows few limits; the container's own still hold there
 
 
 def _read_or_nothing(fd: int) -> bytes:

@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 VERSION = 1
 SOCKET_NAME = "guest.sock"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from .capture import Output
 from .kept import Kept, Pipes, Report, outcome_of

@@ -5,6 +5,7 @@ means well. SIGINT is ignored except while the user's code runs, where it is a K
 """
 
 import ast
+import contextlib
 import json
 import linecache
 import os
@@ -79,10 +80,8 @@ def here():
 
 def point(stdin, stdout, stderr):
     for stream in (sys.__stdout__, sys.__stderr__):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
-        except (OSError, ValueError):
-            pass
     for fd, path, flags in ((0, stdin, os.O_RDONLY), (1, stdout, os.O_WRONLY), (2, stderr, os.O_WRONLY)):
         opened = os.open(path, flags)
         os.dup2(opened, fd)
@@ -133,10 +132,9 @@ def told(exc):
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<command "):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(exc), exc, trace))
-    try:
+    # The user's code may have closed or replaced it; the report still has the text.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text)
-    except (OSError, ValueError, AttributeError):
-        pass  # the user's code closed or replaced it; the report still has it
     return {
         "name": type(exc).__name__,
         "message": shorten(str(exc), ERROR_LIMIT),

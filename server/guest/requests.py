@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable
 
 from . import oneoff
 from .capture import Output
@@ -21,7 +21,7 @@ from .work import Outcome, Work
 
 _QUEUE_GRACE = 15.0
 
-_REFUSALS = {
+_REFUSALS: dict[type[Exception], str] = {
     TooManyExecutions: "too_many_executions",
     TooManyShells: "too_many_shells",
     ShellBusy: "shell_busy",
@@ -59,10 +59,10 @@ class Session:
 
     def run(self, head: Head, body: bytes) -> tuple[Head, bytes]:
         work = _work(head, body)
-        do = lambda: self._run(head, work)
         patience = 2 * work.timeout + _QUEUE_GRACE
+        name, fingerprint = str(head["execution"]), str(head["fingerprint"])
         try:
-            return self.executions.once(str(head["execution"]), str(head["fingerprint"]), patience, do)
+            return self.executions.once(name, fingerprint, patience, lambda: self._run(head, work))
         except tuple(_REFUSALS) as exc:
             raise Refused(_REFUSALS[type(exc)]) from exc
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Deque, Dict, Tuple, Type
 
 from .bash import Bash
 from .capture import Output

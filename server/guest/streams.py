@@ -8,7 +8,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, List, Optional
+from typing import Callable
 
 from .capture import Output
 
@@ -35,7 +35,7 @@ class Reader:
         self.wait(deadline)
 
     def wait(self, deadline: float) -> list[int] | None:
-        """Read what arrives until a watched descriptor is ready (they are returned) or time is up (None)."""
+        """Read what arrives until watched descriptors are ready, or time is up (None)."""
         while True:
             events = self._events(deadline)
             if events is None:
@@ -48,7 +48,7 @@ class Reader:
                 return others
 
     def finish(self) -> list[int]:
-        """Read what is there, a moment longer if somebody still holds a pipe; returns the pipes still held."""
+        """Read the rest, a moment longer if somebody still holds a pipe; returns the pipes still held."""
         deadline = time.monotonic() + LINGER
         while self._names:
             events = self._events(deadline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -103,10 +104,8 @@ class _Handler(socketserver.StreamRequestHandler):
         except Exception:  # the edge of the process: one failed request must not end the keeper
             _log.exception("a request failed")
             answer = {"ok": False, "detail": "The keeper failed; its log says more."}
-        try:
+        with contextlib.suppress(OSError):  # who asked may have gone
             self.wfile.write(json.dumps(answer).encode() + b"\n")
-        except OSError:
-            pass  # who asked has gone
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
@@ -143,7 +142,7 @@ def run(config: Config) -> None:
     storage = Storage(config.sandboxes_dir, owner)
     guests = GuestClient(config.output_limit, config.executions_max)
     sandboxes = Sandboxes(config, instance, store, runtime, storage, guests, time.time)
-    sandboxes.claim_uids(runtime.list())
+    sandboxes.claim_uids(runtime.seen())
     swept = reconcile(store, runtime, storage, sandboxes)
     _log.info("started", extra={"swept": swept, "instance": instance.id})
     reaper = Reaper(store, runtime, storage, sandboxes, time.time)

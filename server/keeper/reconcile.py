@@ -22,7 +22,7 @@ def reconcile(store: Store, runtime: Runtime, storage: Storage, sandboxes: Sandb
     and in the store before it leaves our hands.
     """
     directories = set(storage.list())
-    seen = {sandbox.id: sandbox for sandbox in runtime.list()}
+    seen = {sandbox.id: sandbox for sandbox in runtime.seen()}
     in_hand = sandboxes.in_hand()
     owned = {session.sandbox: session.id for session in store.running() if session.sandbox is not None}
     found = 0

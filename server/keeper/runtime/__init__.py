@@ -43,7 +43,7 @@ class Runtime(Protocol):
     def wait_dead(self, sandbox: str, seconds: float) -> None:
         """Return when it has stopped or gone, at the latest after `seconds`."""
 
-    def list(self) -> Iterable[Seen]:
+    def seen(self) -> Iterable[Seen]:
         """Every sandbox of this instance, dead ones too: the reconciler's truth."""
 
     def delete(self, sandbox: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import docker
 import docker.errors
 import requests.exceptions
+from docker.utils import kwargs_from_env
 
 from server.config import Config
 from server.keeper.runtime import RuntimeFailed, Seen, Spec
@@ -36,7 +37,7 @@ class DockerRuntime:
         self._socket_gid = socket_gid
         self._seccomp = (Path(__file__).parent / "seccomp.json").read_text()
         environment = {"DOCKER_HOST": config.docker_host} if config.docker_host else None
-        kwargs = docker.utils.kwargs_from_env(environment=environment)
+        kwargs = kwargs_from_env(environment=environment)
         try:
             self._api = docker.APIClient(timeout=_CALL_SECONDS, version="auto", **kwargs)
         except _FAILURES as exc:
@@ -45,7 +46,7 @@ class DockerRuntime:
     def create(self, spec: Spec) -> None:
         name = _name(spec.id)
         try:
-            self._api.create_container_from_config(self._options(spec), name)
+            self._api.create_container_from_config(self._options(spec), name)  # type: ignore[no-untyped-call]
         except docker.errors.APIError as exc:
             if exc.status_code != 409:
                 raise RuntimeFailed(_explained(exc)) from exc
@@ -67,7 +68,7 @@ class DockerRuntime:
 
     def wait_dead(self, sandbox: str, seconds: float) -> None:
         try:
-            self._api.wait(_name(sandbox), timeout=seconds)
+            self._api.wait(_name(sandbox), timeout=round(seconds))
         except docker.errors.NotFound:
             return
         except requests.exceptions.RequestException:
@@ -75,7 +76,7 @@ class DockerRuntime:
         except _FAILURES as exc:
             raise RuntimeFailed(_explained(exc)) from exc
 
-    def list(self) -> Iterable[Seen]:
+    def seen(self) -> Iterable[Seen]:
         try:
             found = self._api.containers(all=True, filters={"label": f"{_INSTANCE}={self._instance}"})
         except _FAILURES as exc:
@@ -106,7 +107,7 @@ class DockerRuntime:
             self._api.ping()
             for image in images:
                 try:
-                    self._api.inspect_image(image)
+                    self._api.inspect_image(image)  # type: ignore[no-untyped-call]
                 except docker.errors.ImageNotFound:
                     problems["image"] = f"image {image} is not there: build it with ./quickstart.sh"
         except _FAILURES as exc:
