@@ -10,19 +10,23 @@ monkey.patch_all()  # before anything imports sockets or threads: the applicatio
 
 import encodings.idna  # noqa: E402, F401 - werkzeug asks for it with the first request
 import os  # noqa: E402
+import sys  # noqa: E402
 
 import server.app  # noqa: E402, F401 - imported by the master: workers need not be able to read its files
-from server.config import load  # noqa: E402
+from server.config import BadConfig, load  # noqa: E402
 from server.instance import web_owner  # noqa: E402
 
-_config = load(os.environ)
+try:
+    _config = load(os.environ)
+except BadConfig as exc:
+    sys.exit(f"web: {exc}")
 
 wsgi_app = "server.app:create_app()"
 bind = _config.bind
 workers = _config.web_workers
 
 # gevent: a waiting request costs a greenlet, not a thread, and half-open connections freeze nobody.
-worker_class = "gevent"
+worker_class = "server.worker.Worker"
 # Connections a worker holds at once. Each may wait for a long command; beyond this they queue in the kernel.
 worker_connections = 2000
 # The kernel's queue of connections not yet accepted: a burst of clients, a few times over.
@@ -32,8 +36,9 @@ backlog = 2048
 timeout = 60
 # A stop or reload lets running requests end for this long; the commands themselves go on in their sandboxes.
 graceful_timeout = 30
-# A bit longer than nginx keeps its upstream connections (60 s), so that nginx is the side that closes.
-keepalive = 75
+# Seconds for a request's head to arrive, on a new connection and on a kept one: silent peers are gone after
+# this. deploy/nginx.conf keeps its upstream connections for less, so that nginx is the side that closes.
+keepalive = 25
 
 # The modules are loaded once, above, and shared; what is built of them belongs to one worker.
 preload_app = False
@@ -48,10 +53,8 @@ if os.geteuid() == 0 and _config.web_user:
     user, group = web_owner(_config).uid, web_owner(_config).gid
     initgroups = True
 
-# No control socket, no access log (the application writes one structured line per request).
+# No control socket. No access log: the application writes one structured line for each request.
 control_socket_disable = True
-accesslog = None
-errorlog = "-"
-loglevel = _config.log_level
+logger_class = "server.worker.Log"
 # The proxy's word on the client's address is taken only from this machine.
 forwarded_allow_ips = "127.0.0.1,::1"

@@ -22,6 +22,7 @@ from server.config import Config
 from server.guest_client import GuestClient
 from server.keeper_client import KeeperClient
 from server.logs import configure_logging
+from server.readiness import Readiness
 from server.sessions import Sessions
 from server.store import Store
 
@@ -51,7 +52,7 @@ def build(config: Config) -> Flask:
     keeper = KeeperClient(config.keeper_socket)
     guests = GuestClient(config.output_limit, config.executions_max)
     domain = Sessions(config, installation.load(config), store, keeper, guests, time.time)
-    app.extensions["sandbox"] = Parts(config, store, keeper, domain, LargeBodies())
+    app.extensions["sandbox"] = Parts(config, domain, Readiness(store, keeper), LargeBodies())
     limiter = Limiter(get_remote_address, storage_uri="memory://")
     limiter.init_app(app)
     _around_requests(app, Gate(config, store, limiter))

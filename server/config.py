@@ -142,6 +142,11 @@ class Config:
         return next(iter(self.images))
 
     @property
+    def container_processes(self) -> int:
+        """The user's, and a reserve for the guest, so that a fork bomb leaves it room for its threads."""
+        return self.processes + 32 + 4 * self.executions_max
+
+    @property
     def state(self) -> Path:
         return Path(self.state_dir)
 

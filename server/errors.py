@@ -15,6 +15,7 @@ SandboxError
 `-- Unavailable             something behind us is not answering: a retry can help
     |-- KeeperUnavailable
     |-- EngineUnavailable
+        |-- StoreUnavailable
     |-- GuestUnavailable
     `-- ServerBusy
 """
@@ -173,6 +174,12 @@ class EngineUnavailable(Unavailable):
     """The Docker Engine refused or did not answer."""
 
     code = "engine_unavailable"
+
+
+class StoreUnavailable(Unavailable):
+    """The database cannot be read or written: a full disk, most often."""
+
+    code = "store_unavailable"
 
 
 class GuestUnavailable(Unavailable):

@@ -24,7 +24,7 @@ _ANSWER_GRACE = (
     20.0  # beyond the time a command may wait and run: the guest ends stubborn ones within seconds
 )
 _HEAD_LIMIT = 4 << 20
-_KEPT_PER_SANDBOX = 4
+_KEPT_PER_SANDBOX = 2
 _KEPT_SANDBOXES = 512
 
 

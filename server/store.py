@@ -8,6 +8,7 @@ greenlet inside a transaction, so one connection serves a whole process under a 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from server.errors import IdempotencyConflict, TooManySessions
+from server.errors import IdempotencyConflict, StoreUnavailable, TooManySessions
 
 _BUSY_SECONDS = 10.0
+
+_log = logging.getLogger("sandbox.store")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tenants (
@@ -135,18 +138,19 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is on disk when this returns."""
-        with self._lock:
+        with self._lock, _translated():
             connection = self._connection("FULL")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
 
     def _quickly(self, sql: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        with self._lock:
+        with self._lock, _translated():
             return self._connection("NORMAL").execute(sql, values)
 
     def close(self) -> None:
@@ -155,7 +159,7 @@ class Store:
                 self._connections.popitem()[1].close()
 
     def check_writable(self, now: float) -> None:
-        """Raises sqlite3.Error when a write would fail."""
+        """Raises StoreUnavailable when a write would fail."""
         with self._writing() as connection:
             connection.execute("DELETE FROM written")
             connection.execute("INSERT INTO written VALUES (?)", (now,))
@@ -290,6 +294,15 @@ class Store:
                 "DELETE FROM sessions WHERE state = 'opening' AND created_at < ?", (opening_before,)
             )
             connection.execute("DELETE FROM sessions WHERE state = 'ended' AND ended_at < ?", (ended_before,))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as exc:
+        _log.error("the store failed: %s", exc)
+        raise StoreUnavailable("The server's database cannot be used right now. Try again shortly.") from exc
 
 
 def cursor_of(session: Session) -> str:

@@ -27,7 +27,7 @@ _MOST_VARIABLES = 256
 _ENV_BYTES = 128 << 10
 _ARGUMENT_BYTES = 128 << 10  # the kernel's limit for one argument
 _ARGV_BYTES = 3 << 19
-_COMMAND_BYTES = 4 << 20
+_COMMAND_BYTES = 1 << 20
 
 
 def _no_nul(text: str) -> str:
@@ -114,7 +114,7 @@ class CreateSession(Request):
     image: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="A name from the server's list."
     )
-    memory: Annotated[int, Field(ge=32 << 20)] | None = Field(None, description="Bytes, at least 32 MiB.")
+    memory: Annotated[int, Field(ge=64 << 20)] | None = Field(None, description="Bytes, at least 64 MiB.")
     cpus: Annotated[float, Field(ge=0.05, allow_inf_nan=False)] | None = Field(
         None, description="CPUs, may be a fraction."
     )

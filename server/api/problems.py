@@ -12,6 +12,7 @@ from server import errors
 
 STATUSES = {
     "invalid_request": 400,
+    "malformed_http": 400,
     "unauthorized": 401,
     "session_not_found": 404,
     "not_found": 404,
@@ -20,6 +21,7 @@ STATUSES = {
     "result_forgotten": 409,
     "session_ended": 410,
     "body_too_large": 413,
+    "uri_too_long": 414,
     "unsupported_media_type": 415,
     "wrong_host": 421,
     "too_many_sessions": 429,
@@ -27,9 +29,11 @@ STATUSES = {
     "too_many_shells": 429,
     "shell_busy": 429,
     "rate_limited": 429,
+    "headers_too_large": 431,
     "internal_error": 500,
     "keeper_unavailable": 503,
     "engine_unavailable": 503,
+    "store_unavailable": 503,
     "guest_unavailable": 503,
     "server_busy": 503,
 }
@@ -42,9 +46,11 @@ TITLES = {
     409: "Conflict",
     410: "The session has ended",
     413: "The body is too large",
+    414: "The request line is too long",
     415: "The body must be JSON",
     421: "This host name is not served here",
     429: "A limit is reached",
+    431: "The headers are too large",
     500: "Something went wrong on our side",
     503: "Not available right now",
 }
@@ -60,19 +66,22 @@ class Refusal(errors.SandboxError):
         self.code = code  # type: ignore[misc] # one class for what only HTTP can get wrong
 
 
+def problem_body(code: str, detail: str, request_id: str, retryable: bool = False) -> dict[str, Any]:
+    return {
+        "type": f"urn:sandbox-server:problem:{code}",
+        "title": TITLES[STATUSES[code]],
+        "status": STATUSES[code],
+        "detail": detail,
+        "code": code,
+        "retryable": retryable,
+        "request_id": request_id,
+    }
+
+
 def problem(error: errors.SandboxError) -> Response:
     status = STATUSES[error.code]
-    body: dict[str, Any] = {
-        "type": f"urn:sandbox-server:problem:{error.code}",
-        "title": TITLES[status],
-        "status": status,
-        "detail": error.detail,
-        "code": error.code,
-        "retryable": _retryable(error),
-        "request_id": g.get("request_id", ""),
-        **error.extras,
-    }
-    response = jsonify(body)
+    body = problem_body(error.code, error.detail, g.get("request_id", ""), _retryable(error))
+    response = jsonify({**body, **error.extras})
     response.status_code = status
     response.mimetype = "application/problem+json"
     retry_after = getattr(error, "retry_after", None) or error.extras.get("retry_after")

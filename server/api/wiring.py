@@ -8,17 +8,15 @@ from flask import current_app, g
 
 from server.api.parse import LargeBodies
 from server.config import Config
-from server.keeper_client import KeeperClient
+from server.readiness import Readiness
 from server.sessions import Sessions
-from server.store import Store
 
 
 @dataclass(frozen=True)
 class Parts:
     config: Config
-    store: Store
-    keeper: KeeperClient
     sessions: Sessions
+    readiness: Readiness
     large_bodies: LargeBodies
 
 

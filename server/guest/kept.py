@@ -67,12 +67,14 @@ class Pipes:
         return {os.open(self.stdout, flags): "stdout", os.open(self.stderr, flags): "stderr"}
 
     def discard(self) -> None:
+        os.unlink(self.command)
         os.unlink(self.stdout)
         os.unlink(self.stderr)
         if self.stdin != os.devnull:
             # A feeder that still waits for a reader gets one, finds it gone, and ends.
-            os.close(os.open(self.stdin, os.O_RDONLY | os.O_NONBLOCK))
+            reader = os.open(self.stdin, os.O_RDONLY | os.O_NONBLOCK)
             os.unlink(self.stdin)
+            os.close(reader)
 
 
 class Kept(ABC):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 
 from . import protocol
 from .processes import Processes
@@ -16,15 +18,19 @@ from .requests import Refused, Session, bind
 HOME = "/workspace"
 _MOST_CONNECTIONS = 256
 _STOPPED_BY_ENGINE = 75  # EX_TEMPFAIL: tells the keeper a stop by the engine from a crash
+_BREATH = 0.05
 _PEERCRED = struct.Struct("3i")
 
 
 class Guest:
     """The listening side: who may speak, and one thread for each connection."""
 
-    def __init__(self, secret: bytes, processes: Processes, shells: str, home: str) -> None:
+    def __init__(
+        self, secret: bytes, processes: Processes, files: tuple[int, int], shells: str, home: str
+    ) -> None:
         self._secret = secret
         self._processes = processes
+        self._files = files
         self._shells = shells
         self._home = home
         self._session: Session | None = None
@@ -38,11 +44,23 @@ class Guest:
         listener.listen(128)
         os.rename(path + ".new", path)  # who sees the name can connect
         while True:
-            connection, _ = listener.accept()
-            if not _from_outside(connection) or not self._connections.acquire(blocking=False):
-                connection.close()
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                time.sleep(_BREATH)  # out of descriptors, most likely: some will be closed
                 continue
+            if not _from_outside(connection) or not self._admit(connection):
+                connection.close()
+
+    def _admit(self, connection: socket.socket) -> bool:
+        if not self._connections.acquire(blocking=False):
+            return False
+        try:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except RuntimeError:  # the container has no room for a thread
+            self._connections.release()
+            return False
+        return True
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -77,7 +95,7 @@ class Guest:
     def _bind(self, head: protocol.Head) -> None:
         with self._binding:
             if self._session is None:
-                self._session = bind(head, self._processes, self._shells, self._home)
+                self._session = bind(head, self._processes, self._files, self._shells, self._home)
             elif not self._session.same(head):
                 raise Refused("already_bound")
 
@@ -104,10 +122,12 @@ def reap_forever(processes: Processes) -> None:
 def main(run: str = "/run/sandbox", shells: str = "/run/shells", home: str = HOME) -> None:
     os.umask(0)
     sys.setswitchinterval(0.001)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's; the guest itself needs more than most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
     with open(os.path.join(run, protocol.SECRET_NAME), "rb") as file:
         secret = file.read()
     processes = Processes()
-    guest = Guest(secret, processes, shells, home)
+    guest = Guest(secret, processes, files, shells, home)
     path = os.path.join(run, protocol.SOCKET_NAME)
     threading.Thread(target=guest.listen, args=(path,), daemon=True).start()
     reap_forever(processes)

@@ -41,6 +41,7 @@ class Identity:
     uid: int
     gid: int
     processes: int
+    files: tuple[int, int]
 
 
 @dataclass
@@ -151,6 +152,7 @@ def _becomer(identity: Identity, mark: int, cwd: str, tell: int) -> Callable[[],
         os.setresgid(identity.gid, identity.gid, identity.gid)
         os.setresuid(identity.uid, identity.uid, identity.uid)
         _limit(resource.RLIMIT_NPROC, identity.processes)
+        resource.setrlimit(resource.RLIMIT_NOFILE, identity.files)
         _limit(resource.RLIMIT_RTTIME, mark)
         try:
             os.chdir(cwd)

@@ -65,6 +65,8 @@ class Session:
             return self.executions.once(name, fingerprint, patience, lambda: self._run(head, work))
         except tuple(_REFUSALS) as exc:
             raise Refused(_REFUSALS[type(exc)]) from exc
+        except OSError as exc:  # no room for a pipe, a thread or the command's text
+            raise Refused("cannot_start") from exc
 
     def _run(self, head: Head, work: Work) -> tuple[Head, bytes]:
         kills = self.oom.count()
@@ -85,9 +87,9 @@ class Session:
         return lambda work: self.shells.run_once(language, work, Output(self.output_limit))
 
 
-def bind(head: Head, processes: Processes, place: str, home: str) -> Session:
+def bind(head: Head, processes: Processes, files: tuple[int, int], place: str, home: str) -> Session:
     """Tell the guest whom it serves. Everything of a tenant's comes with this one message."""
-    processes.identity = Identity(int(head["uid"]), int(head["gid"]), int(head["processes"]))
+    processes.identity = Identity(int(head["uid"]), int(head["gid"]), int(head["processes"]), files)
     env = {str(name): str(value) for name, value in head["env"].items()}
     drain = Drain()
     return Session(

@@ -93,17 +93,13 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         try:
             request = json.loads(self.rfile.readline(_REQUEST_LIMIT))
-            verb = self.server.verbs[request["verb"]]
-            answer = {"ok": True, **verb(request)}
+            answer = {"ok": True, **self.server.verbs[request["verb"]](request)}
         except RuntimeFailed as exc:
-            _log.warning("%s", exc)
+            _log.warning("%s", exc, extra={"words": exc.words})
             answer = {"ok": False, "detail": str(exc)}
-        except (ValueError, KeyError, TypeError, OSError) as exc:
-            _log.error("a request that makes no sense: %r", exc)
-            answer = {"ok": False, "detail": "The keeper did not understand the request."}
         except Exception:  # the edge of the process: one failed request must not end the keeper
             _log.exception("a request failed")
-            answer = {"ok": False, "detail": "The keeper failed; its log says more."}
+            answer = {"ok": False, "detail": "The keeper failed. Its log says why."}
         with contextlib.suppress(OSError):  # who asked may have gone
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
@@ -185,5 +181,7 @@ def main() -> None:
         config = configuration.load(os.environ)
         configure_logging(config)
         run(config)
-    except (BadConfig, RuntimeFailed) as exc:
+    except BadConfig as exc:
         sys.exit(f"keeper: {exc}")
+    except RuntimeFailed as exc:
+        sys.exit(f"keeper: {exc} ({exc.words})")

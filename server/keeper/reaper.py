@@ -55,7 +55,7 @@ class Reaper:
                 try:
                     self._sandboxes.close(session.sandbox)
                 except RuntimeFailed as exc:
-                    _log.warning("could not remove an expired sandbox: %s", exc)
+                    _log.warning("could not remove an expired sandbox: %s", exc, extra={"words": exc.words})
 
     def sweep(self) -> None:
         now = self._clock()
@@ -63,4 +63,4 @@ class Reaper:
         try:
             reconcile(self._store, self._runtime, self._storage, self._sandboxes)
         except RuntimeFailed as exc:
-            _log.warning("could not reconcile: %s", exc)
+            _log.warning("could not reconcile: %s", exc, extra={"words": exc.words})

@@ -119,7 +119,12 @@ class Sandboxes:
     def _start(self, sandbox: str, uid: int, wanted: Wanted) -> Sandbox:
         began = time.monotonic()
         secret = self._instance.guest_secret(sandbox)
-        place = self._storage.create(sandbox, uid, secret)
+        try:
+            place = self._storage.create(sandbox, uid, secret)
+        except OSError as exc:
+            raise RuntimeFailed(
+                "The host has no room for another sandbox: is its disk full?", str(exc)
+            ) from exc
         image = self._config.images[wanted.image]
         spec = Spec(sandbox, image, uid, wanted.memory, wanted.cpus, place.run_dir, place.workspace)
         self._runtime.create(spec)

@@ -34,7 +34,7 @@ def expected(config: Config) -> dict[str, object]:
         "network interfaces": ["lo"],
         "root filesystem": "read-only",
         "memory limit": config.memory,
-        "process limit of the container": config.processes + 32,
+        "process limit of the container": config.container_processes,
         "process limit of the user": config.processes,
         "cpu quota": config.cpus,
         "open files": 4096,

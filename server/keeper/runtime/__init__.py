@@ -31,7 +31,11 @@ class Seen:
 
 
 class RuntimeFailed(Exception):
-    """The runtime refused or did not answer. The message is for the operator and the caller alike."""
+    """The runtime refused or did not answer. The message is for callers; `words` are for the log alone."""
+
+    def __init__(self, message: str, words: str = "") -> None:
+        super().__init__(message)
+        self.words = words
 
 
 class Runtime(Protocol):

@@ -24,7 +24,6 @@ _UID = "sandbox-server.uid"
 _CALL_SECONDS = 60
 _STOPPED_BY_ENGINE = 75  # the guest's exit code when the engine asks it to stop
 _MIB = 1 << 20
-_RESERVE = 32  # processes that the guest may have beyond the user's limit
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _FAILURES = (docker.errors.DockerException, requests.exceptions.RequestException)
@@ -41,7 +40,7 @@ class DockerRuntime:
         try:
             self._api = docker.APIClient(timeout=_CALL_SECONDS, version="auto", **kwargs)
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
 
     def create(self, spec: Spec) -> None:
         name = _name(spec.id)
@@ -49,13 +48,13 @@ class DockerRuntime:
             self._api.create_container_from_config(self._options(spec), name)  # type: ignore[no-untyped-call]
         except docker.errors.APIError as exc:
             if exc.status_code != 409:
-                raise RuntimeFailed(_explained(exc)) from exc
+                raise _explained(exc) from exc
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
         try:
             self._api.start(name)
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
 
     def inspect(self, sandbox: str) -> Seen | None:
         try:
@@ -63,7 +62,7 @@ class DockerRuntime:
         except docker.errors.NotFound:
             return None
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
         return _seen(told["Config"]["Labels"], told["State"])
 
     def wait_dead(self, sandbox: str, seconds: float) -> None:
@@ -74,13 +73,13 @@ class DockerRuntime:
         except requests.exceptions.RequestException:
             return  # still alive when time was up; the caller looks again
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
 
     def seen(self) -> Iterable[Seen]:
         try:
             found = self._api.containers(all=True, filters={"label": f"{_INSTANCE}={self._instance}"})
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
         for container in found:
             labels = container["Labels"]
             if container["State"] in ("running", "paused"):
@@ -97,9 +96,9 @@ class DockerRuntime:
             return
         except docker.errors.APIError as exc:
             if exc.status_code != 409:  # 409: somebody else is removing it right now
-                raise RuntimeFailed(_explained(exc)) from exc
+                raise _explained(exc) from exc
         except _FAILURES as exc:
-            raise RuntimeFailed(_explained(exc)) from exc
+            raise _explained(exc) from exc
 
     def check(self, images: Iterable[str]) -> dict[str, str]:
         problems = {}
@@ -109,9 +108,9 @@ class DockerRuntime:
                 try:
                     self._api.inspect_image(image)  # type: ignore[no-untyped-call]
                 except docker.errors.ImageNotFound:
-                    problems["image"] = f"image {image} is not there: build it with ./quickstart.sh"
+                    problems["image"] = f"the image {image} is missing: build it with ./quickstart.sh"
         except _FAILURES as exc:
-            problems["engine"] = _explained(exc)
+            problems["engine"] = str(_explained(exc))
         return problems
 
     def _options(self, spec: Spec) -> dict[str, Any]:
@@ -142,13 +141,13 @@ class DockerRuntime:
             "Memory": spec.memory,
             "MemorySwap": spec.memory,
             "NanoCpus": round(spec.cpus * 1e9),
-            "PidsLimit": self._config.processes + _RESERVE,
+            "PidsLimit": self._config.container_processes,
             # Above the host's own processes, below the user's: on a host short of memory sandboxes go first.
             "OomScoreAdj": 500,
             "ShmSize": 16 * _MIB,
             "Tmpfs": {
                 "/tmp": "rw,nosuid,nodev,exec,size=64m,mode=1777",
-                "/run/shells": "rw,nosuid,nodev,noexec,size=8m,mode=711",
+                "/run/shells": "rw,nosuid,nodev,noexec,size=32m,mode=711",
             },
             "Mounts": _mounts(spec),
             "Ulimits": self._ulimits(),
@@ -202,7 +201,13 @@ def _cause(state: dict[str, Any]) -> str:
     return "crashed"
 
 
-def _explained(exc: Exception) -> str:
-    """The engine's own words on one line: they name images and options, never a tenant's data."""
-    text = getattr(exc, "explanation", None) or str(exc)
-    return "The Docker Engine refused or did not answer: " + " ".join(str(text).split())[:300]
+def _explained(exc: Exception) -> RuntimeFailed:
+    """A sentence for the caller; the engine's own words, which may name paths of the host, go to the log."""
+    words = " ".join(str(getattr(exc, "explanation", None) or exc).split())[:500]
+    if isinstance(exc, docker.errors.ImageNotFound):
+        return RuntimeFailed(
+            "The sandbox image is missing: the operator must build it (./quickstart.sh).", words
+        )
+    if isinstance(exc, docker.errors.APIError):
+        return RuntimeFailed("The Docker Engine refused. The keeper's log says why.", words)
+    return RuntimeFailed("The Docker Engine does not answer. Try again shortly.", words)

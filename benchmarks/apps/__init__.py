@@ -1,0 +1,1 @@
+"""The Flask applications that ours is compared with."""

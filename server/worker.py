@@ -1,0 +1,73 @@
+"""gunicorn's gevent worker with our own habits: no wait without an end, no HTML, one kind of log line.
+
+Reading a request's head is bounded by `keepalive` already; here every further read and write is too. What
+gunicorn itself refuses, before Flask sees it, is answered as a problem like everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from typing import Any
+
+from gunicorn import util
+from gunicorn.glogging import Logger
+from gunicorn.http import errors
+from gunicorn.workers.base_async import AsyncWorker
+from gunicorn.workers.ggevent import GeventWorker
+
+from server.api.problems import STATUSES, problem_body
+from server.config import load
+from server.logs import configure_logging
+
+_PEER_SECONDS = 30.0
+
+
+class Log(Logger):  # type: ignore[misc] # gunicorn ships no types
+    """gunicorn's own messages go where ours go."""
+
+    def setup(self, cfg: Any) -> None:
+        configure_logging(load(os.environ))
+        self.error_log.handlers[:] = []
+        self.error_log.propagate = True
+        self.access_log.handlers[:] = []
+
+
+class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
+    def handle(self, listener: Any, client: socket.socket, addr: Any) -> None:
+        client.settimeout(_PEER_SECONDS)
+        AsyncWorker.handle(self, listener, client, addr)
+
+    def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
+        code, detail = _kind_of(exc)
+        if code == "internal_error":
+            self.log.exception("a request failed outside the application")
+        else:
+            self.log.info("refused what is not a request of ours: %s", type(exc).__name__)
+        try:
+            util.write_nonblock(client, _answer(code, detail))
+        except OSError:
+            self.log.debug("the peer had gone")
+
+
+def _kind_of(exc: BaseException) -> tuple[str, str]:
+    if isinstance(exc, errors.LimitRequestLine):
+        return "uri_too_long", "The request line is too long."
+    if isinstance(exc, errors.LimitRequestHeaders):
+        return "headers_too_large", "The headers are too many or too large."
+    if isinstance(exc, (errors.ParseException, errors.InvalidHTTPVersion)):
+        return "malformed_http", "This is not an HTTP/1.1 request that can be understood without doubt."
+    return "internal_error", "The server failed. Its log has the details."
+
+
+def _answer(code: str, detail: str) -> bytes:
+    body = json.dumps(problem_body(code, detail, secrets.token_hex(8))).encode()
+    head = [
+        f"HTTP/1.1 {STATUSES[code]} Refused",
+        "Connection: close",
+        "Content-Type: application/problem+json",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body

@@ -1,0 +1,36 @@
+"""A guest for each test, bound to a user, or not yet bound."""
+
+from __future__ import annotations
+
+import compileall
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from guest_process import ROOT, GuestProcess, public_directory
+
+
+@pytest.fixture(scope="session")
+def guest_code() -> Iterator[Path]:
+    """A copy of the guest, as the image has one: the commands' user need not be able to read this project."""
+    place = public_directory("guest-code-")
+    shutil.copytree(ROOT / "server" / "guest", place / "guest")
+    compileall.compile_dir(place, quiet=1)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def unbound(guest_code: Path) -> Iterator[GuestProcess]:
+    guest = GuestProcess(guest_code)
+    try:
+        yield guest
+    finally:
+        guest.stop()
+
+
+@pytest.fixture
+def guest(unbound: GuestProcess) -> GuestProcess:
+    unbound.bind()
+    return unbound
