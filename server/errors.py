@@ -4,9 +4,10 @@ SandboxError
 |-- Invalid                 the request cannot be understood or is not allowed: change it
 |   `-- NoSuchDirectory     the command's cwd does not exist
 |-- Unauthorized            no key, or not a valid one
-|-- NotFound                not there, or not yours: the two are never told apart
-|-- Conflict                the same idempotency key or id for something else
-|-- Ended                   the session is over; `cause` says why
+|-- SessionNotFound         not there, or not yours: the two are never told apart
+|-- IdempotencyConflict     the same key for something else
+|-- ResultForgotten         it ran under this key, but the result is no longer kept
+|-- SessionEnded            the session is over; `cause` says why
 |-- Limited                 a limit is reached: try later, or use less
 |   |-- TooManySessions
 |   |-- TooManyExecutions
@@ -15,7 +16,7 @@ SandboxError
 `-- Unavailable             something behind us is not answering: a retry can help
     |-- KeeperUnavailable
     |-- EngineUnavailable
-        |-- StoreUnavailable
+    |-- StoreUnavailable
     |-- GuestUnavailable
     `-- ServerBusy
 """
@@ -122,7 +123,7 @@ class Limited(SandboxError):
 
 class TooManySessions(Limited):
     code = "too_many_sessions"
-    retry_after = 30
+    retry_after = 5
 
     def __init__(self, limit: int) -> None:
         super().__init__(

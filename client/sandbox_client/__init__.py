@@ -18,7 +18,6 @@ from .errors import (
     Conflict,
     ConnectionFailed,
     ConnectionLost,
-    ForbiddenHost,
     GuestUnavailable,
     InternalError,
     InvalidRequest,
@@ -33,6 +32,7 @@ from .errors import (
     Unauthorized,
     Unavailable,
     UnexpectedAnswer,
+    WrongHost,
 )
 from .results import ExecutionResult, PythonError, SessionInfo
 from .version import __version__
@@ -46,7 +46,6 @@ __all__ = [
     "ConnectionFailed",
     "ConnectionLost",
     "ExecutionResult",
-    "ForbiddenHost",
     "GuestUnavailable",
     "InternalError",
     "InvalidRequest",
@@ -64,5 +63,6 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UnexpectedAnswer",
+    "WrongHost",
     "__version__",
 ]

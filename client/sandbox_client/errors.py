@@ -11,7 +11,7 @@
     ├── InvalidRequest          the server refuses the request as it stands
     │   └── RequestTooLarge
     ├── Unauthorized            the key is not valid
-    ├── ForbiddenHost           the server does not answer to this host name
+    ├── WrongHost               the server does not answer to this host name
     ├── SessionNotFound         no such session, or not yours
     ├── SessionEnded            the session is over; has .cause and .ended_at
     ├── Conflict                it contradicts another request
@@ -115,7 +115,7 @@ class Unauthorized(SandboxError):
     """The key is missing, wrong or withdrawn. Do not retry: get a valid key."""
 
 
-class ForbiddenHost(SandboxError):
+class WrongHost(SandboxError):
     """The server does not answer to this host name. Do not retry: use a name listed in its SANDBOX_HOSTS."""
 
 
@@ -176,23 +176,28 @@ class InternalError(SandboxError):
 
 BY_CODE: Mapping[str, type[SandboxError]] = {
     "invalid_request": InvalidRequest,
+    "malformed_http": UnexpectedAnswer,
     "unauthorized": Unauthorized,
-    "forbidden_host": ForbiddenHost,
+    "wrong_host": WrongHost,
     "not_found": UnexpectedAnswer,
     "method_not_allowed": UnexpectedAnswer,
     "unsupported_media_type": UnexpectedAnswer,
     "session_not_found": SessionNotFound,
     "session_ended": SessionEnded,
-    "execution_conflict": Conflict,
     "idempotency_conflict": Conflict,
+    "result_forgotten": Conflict,
     "body_too_large": RequestTooLarge,
+    "uri_too_long": RequestTooLarge,
+    "headers_too_large": RequestTooLarge,
     "too_many_sessions": TooManySessions,
     "too_many_executions": TooManyExecutions,
+    "too_many_shells": LimitReached,
     "shell_busy": ShellBusy,
     "rate_limited": LimitReached,
     "internal_error": InternalError,
     "keeper_unavailable": Unavailable,
     "engine_unavailable": Unavailable,
+    "store_unavailable": Unavailable,
     "guest_unavailable": GuestUnavailable,
     "server_busy": Unavailable,
 }

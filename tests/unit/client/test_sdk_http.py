@@ -59,7 +59,7 @@ def test_each_call_has_an_idempotency_key_of_its_own(sandbox, wire):
     [
         problem("server_busy", 503, retryable=True, retry_after="0"),
         problem("shell_busy", 429, retry_after="0"),
-        problem("execution_conflict", 409, retryable=True),
+        problem("result_forgotten", 409, retryable=True),
         Answer(HTML, 502),
         Answer(HTML, 503),
         Answer(HTML, 504),
