@@ -1,4 +1,4 @@
-"""A whole server for tests: its own state directory, port and instance; a real engine and a real gunicorn behind it."""
+"""A whole server for tests: its own state directory and port, a real engine and a real gunicorn behind it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Stack:
 
     def ctl(self, *args: str) -> str:
         command = [sys.executable, "-m", "server.ctl", *args]
-        return subprocess.run(command, env=self.env, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            command, env=self.env, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
 
     def new_key(self, tenant: str) -> str:
         return str(json.loads(self.ctl("key", "new", "--tenant", tenant, "--json"))["key"])
@@ -67,7 +69,13 @@ class Stack:
     def _start(self, name: str, command: list[str]) -> None:
         with (self.dir / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command, env=self.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=self.env,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def wait_ready(self) -> None:
@@ -101,14 +109,15 @@ class Stack:
 
     def call(self, method: str, path: str, key: str | None = None, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {key or self.key}", **options.pop("headers", {})}
-        return requests.request(method, self.url + path, headers=headers, timeout=options.pop("timeout", 60), **options)
+        return requests.request(method, self.url + path, **{"headers": headers, "timeout": 60, **options})
 
     @property
     def instance(self) -> str:
         return (self.dir / "state" / "instance").read_text().split()[0]
 
     def containers(self) -> list[str]:
-        return docker("ps", "-aq", "--no-trunc", "--filter", f"label=sandbox-server.instance={self.instance}").split()
+        ours = f"label=sandbox-server.instance={self.instance}"
+        return docker("ps", "-aq", "--no-trunc", "--filter", ours).split()
 
     def container_of(self, session_id: str) -> str:
         """The container behind a session, found in the store as an operator would."""
