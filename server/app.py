@@ -15,7 +15,7 @@ from flask_limiter.util import get_remote_address
 from server import config as configuration
 from server import instance as installation
 from server.api import describe, problems, sessions, status
-from server.api.auth import Gate
+from server.api.auth import Gate, client_address
 from server.api.parse import LargeBodies
 from server.api.wiring import Parts
 from server.config import Config
@@ -88,6 +88,6 @@ def _log_request(response: Response) -> None:
         "ms": round((time.monotonic() - g.get("began", time.monotonic())) * 1000, 2),
         "tenant": g.get("tenant"),
         "session": g.get("session"),
-        "address": request.remote_addr,
+        "address": client_address(),
     }
     _log.info("request", extra=extras)

@@ -21,6 +21,9 @@ from server.keeper_client import KeeperClient
 from server.store import Session, Store, cursor_of
 
 
+_WORTH_RENEWING = 1.0  # a lease that started a moment ago need not be started again
+
+
 @dataclass(frozen=True)
 class Wish:
     """What a caller asks for when opening. Checked, with defaults filled in."""
@@ -104,7 +107,8 @@ class Sessions:
             answer = self._guests.run(self._sandbox(session), execution, fingerprint, command)
         except GuestSilent as exc:
             raise self._explain(session) from exc
-        self._store.use(session_id, self._clock(), 0)
+        if answer.seconds >= _WORTH_RENEWING:
+            self._store.use(session_id, self._clock(), 0)
         return execution, answer
 
     def extend(self, tenant: str, session_id: str, lease: float | None) -> Session:

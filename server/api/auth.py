@@ -12,10 +12,11 @@ from limits import parse as parse_limit
 
 from server.api.problems import Refusal
 from server.config import Config
-from server.errors import Unauthorized
+from server.errors import SandboxError, Unauthorized
 from server.keys import tenant_of
 from server.store import Store
 
+_THIS_MACHINE = {"127.0.0.1", "::1"}
 OPEN_ENDPOINTS = {
     "status.healthz",
     "status.readyz",
@@ -35,6 +36,13 @@ def presented_key() -> str:
     return given[0] if len(given) == 1 else ""
 
 
+def client_address() -> str:
+    """Who is at the other end. A proxy's word for it counts only when the proxy is on this machine."""
+    peer = request.remote_addr or ""
+    told = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    return told[:64] if told and peer in _THIS_MACHINE else peer
+
+
 class Gate:
     """Runs before every request: the host's name, the key, the limits."""
 
@@ -49,17 +57,18 @@ class Gate:
         self._check_host()
         if request.endpoint in OPEN_ENDPOINTS:
             return
-        address = request.remote_addr or ""
-        strategy = self._limiter.limiter
-        if not strategy.test(self._per_failure, "failures", address):
-            raise _limited("failed attempts from this address", self._config.failure_limit)
         tenant = tenant_of(self._store, presented_key())
         if tenant is None:
-            strategy.hit(self._per_failure, "failures", address)
-            raise Unauthorized
+            raise self._turned_away()
         g.tenant = tenant
-        if not strategy.hit(self._per_tenant, "tenant", tenant):
+        if not self._limiter.limiter.hit(self._per_tenant, "tenant", tenant):
             raise _limited("requests of this tenant", self._config.rate_limit)
+
+    def _turned_away(self) -> SandboxError:
+        """A right key is never refused for the wrong ones that others sent from the same address."""
+        if self._limiter.limiter.hit(self._per_failure, "failures", client_address()):
+            return Unauthorized()
+        return _limited("failed attempts from this address", self._config.failure_limit)
 
     def _check_host(self) -> None:
         """Against DNS rebinding: a page in a browser reaches 127.0.0.1 only under a name of its own."""
