@@ -20,7 +20,6 @@ from server.instance import Instance
 from server.keeper_client import KeeperClient
 from server.store import Session, Store, cursor_of
 
-
 _WORTH_RENEWING = 1.0  # a lease that started a moment ago need not be started again
 
 
