@@ -121,6 +121,7 @@ def tidy() -> Iterator[contextlib.ExitStack]:
 def our_server(**settings: str) -> Iterator[Stack]:
     """Keeper and web with their own state. Load is no abuse here, so the rate limit is out of reach."""
     stack = Stack(**{"SANDBOX_RATE_LIMIT": "1000000/second", "SANDBOX_EXECUTIONS_MAX": "64", **settings})
+    say(f"our server lives in {stack.dir}")
     try:
         stack.start()
         yield stack

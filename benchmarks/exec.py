@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import Figures, machine_facts, print_machine, print_table, say, tidy, write_json
 from contenders import EXEC_RUN, NO_OP, OURS, Contender, Field, line_up
+from peers import CannotRun
 from wire import Done, Load, put_under
 
 _LOADED = (OURS, EXEC_RUN, NO_OP)
@@ -44,19 +45,30 @@ class Target:
     met: bool
 
 
-def latency(contenders: list[Contender], effort: Effort) -> dict[str, Figures]:
-    for contender in contenders:
-        for _ in range(2 if contender.slow else effort.fast_turns):
-            contender.once()
-    samples: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+def latency(field: Field, effort: Effort) -> dict[str, Figures]:
+    """A peer that fails in the middle is left out, with the reason."""
+    samples: dict[str, list[float]] = {contender.name: [] for contender in field.contenders}
     for number in range(effort.rounds):
         say(f"latency: round {number + 1} of {effort.rounds}")
-        for contender in contenders:
-            for _ in range(effort.slow_turns if contender.slow else effort.fast_turns):
-                began = time.perf_counter()
-                contender.once()
-                samples[contender.name].append((time.perf_counter() - began) * 1000)
-    return {name: Figures.of(values) for name, values in samples.items()}
+        for contender in field.contenders:
+            turns = effort.slow_turns if contender.slow else effort.fast_turns
+            try:
+                samples[contender.name] += _turns(contender, 0 if contender.name in field.missing else turns)
+            except CannotRun as exc:
+                field.missing[contender.name] = f"failed in round {number + 1}: {exc}"
+    return {name: Figures.of(values) for name, values in samples.items() if name not in field.missing}
+
+
+def _turns(contender: Contender, count: int) -> list[float]:
+    """A few before the clock starts: they dial, and bring what the others pushed out of the caches back."""
+    milliseconds: list[float] = []
+    for _ in range(min(count, 1 if contender.slow else 5)):
+        contender.once()
+    for _ in range(count):
+        began = time.perf_counter()
+        contender.once()
+        milliseconds.append((time.perf_counter() - began) * 1000)
+    return milliseconds
 
 
 @dataclass(frozen=True)
@@ -176,7 +188,7 @@ def main() -> None:
         field = things.enter_context(
             line_up(max(effort.sessions), not (arguments.quick or arguments.no_peers))
         )
-        figures = latency(field.contenders, effort)
+        figures = latency(field, effort)
         show_latency(figures, field.missing)
         rates = throughput(field, effort)
         show_throughput(rates)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from common import free_port, process, say
-from wire import Connection, Request
+from wire import Connection, Request, Unexpected
 
 _INSTALL_SECONDS = 600
 _LLM_SANDBOX = """
+import sys
 from llm_sandbox import SandboxSession
 session = SandboxSession(lang="python", container_id=sys.argv[1], skip_environment_setup=True)
 session.open()
@@ -57,14 +58,15 @@ def install(place: Path, requirement: str) -> str:
 @contextlib.contextmanager
 def llm_sandbox(place: Path, container: str) -> Iterator[Callable[[], None]]:
     """Its session on a container that runs already; `execute_command` each time, asked over a pipe."""
-    child = subprocess.Popen(
-        [str(place / "bin" / "python"), "-c", _LLM_SANDBOX, container],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    with (place / "llm-sandbox.log").open("w") as log:
+        child = subprocess.Popen(
+            [str(place / "bin" / "python"), "-c", _LLM_SANDBOX, container],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
     assert child.stdin is not None and child.stdout is not None
     asks, answers = child.stdin, child.stdout
 
@@ -72,11 +74,12 @@ def llm_sandbox(place: Path, container: str) -> Iterator[Callable[[], None]]:
         asks.write("\n")
         asks.flush()
         if answers.readline().strip() != "0":
-            raise CannotRun("llm-sandbox: the command failed")
+            raise CannotRun("the command failed")
 
     try:
         if answers.readline().strip() != "open":
-            raise CannotRun("llm-sandbox: the session did not open")
+            words = (place / "llm-sandbox.log").read_text().strip().splitlines() or ["no message"]
+            raise CannotRun(f"the session did not open: {words[-1]}")
         yield once
     finally:
         asks.close()
@@ -97,8 +100,12 @@ def swe_rex(place: Path) -> Iterator[dict[str, Callable[[], None]]]:
             raw = Request(port, "POST", path, {"X-API-Key": "benchmark"}, body).as_bytes()
 
             def once() -> None:
-                if json.loads(connection.ask(raw)).get("exit_code", 0) != 0:
-                    raise CannotRun(f"SWE-ReX: {path} failed")
+                try:
+                    answer = json.loads(connection.ask(raw))
+                except Unexpected as exc:
+                    raise CannotRun(" ".join(str(exc).split())[-200:]) from exc
+                if answer.get("exit_code", 0) != 0:
+                    raise CannotRun("the command failed")
 
             return once
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 _SECONDS = 120.0  # nothing measured here takes longer
+_IDLE_SECONDS = 2.0  # a server may close what was idle for longer
 
 
 class Unexpected(Exception):
@@ -42,10 +43,14 @@ class Connection:
     """One kept connection. `feed` says when a whole answer is there."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), _SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._port = port
         self._buffer = b""
-        self.began = 0.0
+        self.began = time.perf_counter()
+        self._dial()
+
+    def _dial(self) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", self._port), _SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, request: bytes) -> None:
         self._buffer = b""
@@ -69,7 +74,10 @@ class Connection:
         return self._buffer.partition(b"\r\n\r\n")[2]
 
     def ask(self, request: bytes) -> bytes:
-        """One exchange, waited for."""
+        """One exchange, waited for; on a fresh connection after a pause."""
+        if time.perf_counter() - self.began > _IDLE_SECONDS:
+            self.socket.close()
+            self._dial()
         self.send(request)
         while not self.feed():
             pass

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import limits
+
 _CLIENT_NAMES = {"SANDBOX_URL", "SANDBOX_API_KEY"}  # the client's own, often set beside ours
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -70,12 +72,20 @@ def _names(raw: str) -> tuple[str, ...]:
 
 def _images(raw: str) -> dict[str, str]:
     images = {}
-    for part in _names(raw):
-        name, separator, reference = part.partition("=")
-        if not separator or not reference or not _IMAGE_NAME.fullmatch(name):
+    for part in raw.split(","):
+        name, _, reference = part.strip().partition("=")
+        if not reference or not _IMAGE_NAME.fullmatch(name):
             raise ValueError("must be NAME=REFERENCE, comma-separated; the first is the default")
         images[name] = reference
     return images
+
+
+def _rate(raw: str) -> str:
+    try:
+        limits.parse(raw)
+    except ValueError as exc:
+        raise ValueError("must be a number for a time, such as 60/minute") from exc
+    return raw
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -130,9 +140,9 @@ class Config:
     body_limit: int = _setting("80m", _bytes, "largest request body")
     sessions_max: int = _setting("100", _count, "live sessions a tenant may have")
     executions_max: int = _setting("32", _count, "commands a session may run or queue at once")
-    rate_limit: str = _setting("2000/second", _text, "requests of one tenant, in flask-limiter's notation")
+    rate_limit: str = _setting("2000/second", _rate, "requests of one tenant, in flask-limiter's notation")
     failure_limit: str = _setting(
-        "60/minute", _text, "wrong keys from one address, in flask-limiter's notation"
+        "60/minute", _rate, "wrong keys from one address, in flask-limiter's notation"
     )
     log_format: str = _setting("json", _one_of("json", "console"), "how log lines look")
     log_level: str = _setting("info", _one_of("debug", "info", "warning", "error"), "how much is logged")

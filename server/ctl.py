@@ -57,7 +57,6 @@ def _config(config: Config, _: argparse.Namespace) -> None:
 
 
 def _key_new(config: Config, arguments: argparse.Namespace) -> None:
-    installation.prepare(config)
     store = _store(config)
     key = new_key(store, arguments.tenant, arguments.name, time.time())
     store.close()
@@ -97,12 +96,11 @@ def _close_all(config: Config, _: argparse.Namespace) -> None:
 
 
 def _store(config: Config) -> Store:
-    """The store belongs to the web user, whoever makes it."""
+    """An installation that stands keeps its owners, whoever asks; only `init` puts them right."""
+    if not (config.state / "instance").exists():
+        installation.prepare(config)
     store = Store(config.store_path)
     store.check_writable(time.time())
-    if os.geteuid() == 0:
-        owner = installation.web_owner(config)
-        os.chown(config.store_path, owner.uid, owner.gid)
     return store
 
 

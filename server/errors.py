@@ -110,7 +110,6 @@ CAUSES = {
     "engine_stopped": "its container was stopped by the Docker Engine, which was restarted or told to.",
     "crashed": "its container stopped unexpectedly.",
     "lost": "its container no longer exists.",
-    "failed": "it could not be opened.",
 }
 
 

@@ -54,6 +54,7 @@ def prepare(config: Config) -> Instance:
     _directory(config.store_path.parent, 0o700, owner.uid, owner.gid)
     _directory(config.keeper_socket.parent, 0o750, -1, owner.gid)
     _directory(config.sandboxes_dir, 0o710, -1, owner.gid)
+    _store_file(config.store_path, owner)
     _secret_file(state / "instance", owner.gid)
     return load(config)
 
@@ -72,6 +73,13 @@ def _directory(path: Path, mode: int, uid: int, gid: int) -> None:
     if os.geteuid() == 0:
         os.chown(path, uid, gid)
     path.chmod(mode)
+
+
+def _store_file(path: Path, owner: Owner) -> None:
+    """Made empty with the right owner: SQLite, when root opens it, gives its other files the same one."""
+    path.touch(mode=0o600)
+    if os.geteuid() == 0:
+        os.chown(path, owner.uid, owner.gid)
 
 
 def _secret_file(path: Path, gid: int) -> None:

@@ -101,13 +101,15 @@ class Sessions:
         execution = _execution_id(session_id, idempotency)
         fingerprint = idempotency.fingerprint if idempotency else ""
         now = self._clock()
-        self._store.use(session_id, now, now + 2 * command.timeout)
+        longest = 2 * command.timeout  # it may wait for its shell, then run
+        busy_until = now + longest if longest > session.lease else 0.0
+        self._store.use(session_id, now, busy_until)
         try:
             answer = self._guests.run(self._sandbox(session), execution, fingerprint, command)
         except GuestSilent as exc:
             raise self._explain(session) from exc
-        if answer.seconds >= _WORTH_RENEWING:
-            self._store.use(session_id, self._clock(), 0)
+        if busy_until or answer.seconds >= _WORTH_RENEWING:
+            self._store.rest(session_id, self._clock(), busy_until)
         return execution, answer
 
     def extend(self, tenant: str, session_id: str, lease: float | None) -> Session:
@@ -166,7 +168,10 @@ class Sessions:
 
     def _explain(self, session: Session) -> errors.SandboxError:
         """Why a guest is silent. Asking the keeper also ends a session whose sandbox is dead."""
-        if self._keeper.examine(session.id) is None:
+        cause = None
+        with contextlib.suppress(errors.Unavailable):
+            cause = self._keeper.examine(session.id)
+        if cause is None:
             return errors.GuestUnavailable(
                 "The sandbox does not answer. The command may have run: look first."
             )

@@ -238,6 +238,13 @@ class Store:
                  WHERE id = ? AND state = 'running'"""
         self._quickly(sql, (now, busy_until, session_id))
 
+    def rest(self, session_id: str, now: float, busy_until: float) -> None:
+        """A command has ended: the lease starts anew, and what this command alone kept alive is let go."""
+        sql = """UPDATE sessions SET last_used_at = max(last_used_at, ?),
+                 busy_until = CASE WHEN busy_until = ? THEN 0 ELSE busy_until END
+                 WHERE id = ? AND state = 'running'"""
+        self._quickly(sql, (now, busy_until, session_id))
+
     def extend(self, session_id: str, lease: float, now: float) -> None:
         with self._writing() as connection:
             sql = "UPDATE sessions SET lease = ?, last_used_at = ? WHERE id = ? AND state = 'running'"

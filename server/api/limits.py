@@ -43,5 +43,7 @@ def command_of(asked: RunCommand, config: Config) -> Command:
 def _within(field: str, asked: float | None, default: float, most: float, unit: str) -> float:
     value = default if asked is None else asked
     if value > most:
-        raise Invalid(field, f"'{field}' may be {most:g} {unit} at most on this server.")
+        raise Invalid(
+            field, f"'{field}' may be {int(most) if most == int(most) else most} {unit} at most here."
+        )
     return value

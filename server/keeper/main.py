@@ -132,8 +132,6 @@ def run(config: Config) -> None:
     server = _listen(config, owner.gid)
     store = Store(config.store_path)
     store.check_writable(time.time())
-    if os.geteuid() == 0:
-        os.chown(config.store_path, owner.uid, owner.gid)
     runtime = DockerRuntime(config, instance.id, owner.gid)
     storage = Storage(config.sandboxes_dir, owner)
     guests = GuestClient(config.output_limit, config.executions_max)

@@ -21,9 +21,24 @@ def guest_code() -> Iterator[Path]:
     shutil.rmtree(place)
 
 
+@pytest.fixture(scope="session")
+def guests(guest_code: Path) -> Iterator[Iterator[GuestProcess]]:
+    """Started one ahead: the next guest starts while a test uses the one before."""
+    made = [GuestProcess(guest_code)]
+
+    def each() -> Iterator[GuestProcess]:
+        while True:
+            made.append(GuestProcess(guest_code))
+            yield made[-2]
+
+    yield each()
+    made[-1].stop()
+
+
 @pytest.fixture
-def unbound(guest_code: Path) -> Iterator[GuestProcess]:
-    guest = GuestProcess(guest_code)
+def unbound(guests: Iterator[GuestProcess]) -> Iterator[GuestProcess]:
+    guest = next(guests)
+    guest.await_socket()
     try:
         yield guest
     finally:

@@ -53,7 +53,6 @@ class GuestProcess:
         self.sandbox = Sandbox("a" * 32, f"unix:{self.dir / 'run' / 'guest.sock'}", SECRET)
         self._clients: list[GuestClient] = []
         self._mine = threading.local()
-        self._await_socket()
 
     def _make_places(self) -> None:
         for name, mode in (("run", 0o700), ("shells", 0o711), ("home", 0o700)):
@@ -62,7 +61,7 @@ class GuestProcess:
         (self.dir / "run" / "secret").write_bytes(SECRET)
         os.chown(self.home, UID, UID)
 
-    def _await_socket(self) -> None:
+    def await_socket(self) -> None:
         deadline = time.monotonic() + 10
         while not (self.dir / "run" / "guest.sock").exists():
             assert time.monotonic() < deadline and self.process.poll() is None, "the guest did not start"

@@ -1,0 +1,113 @@
+"""deploy/*.service: their commands, users, capabilities and environment file, run as systemd would run them.
+
+systemd itself is not needed. Its sandboxing of the two (ProtectSystem and the like) is not covered here.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import pwd
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+from stack import Stack
+
+from server.config import load
+from tests.e2e.installation import ROOT
+
+pytestmark = pytest.mark.timeout(180)
+NOBODY = pwd.getpwnam("nobody")
+
+
+def unit(name: str) -> dict[str, str]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # systemd's names have capitals
+    parser.read(ROOT / "deploy" / f"sandbox-{name}.service")
+    return dict(parser["Service"])
+
+
+def environment_file() -> dict[str, str]:
+    lines = (ROOT / "deploy" / "env.example").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def command(service: dict[str, str], key: str) -> list[str]:
+    """As systemd would start it: only the installed paths and the user's name are the test's own."""
+    argv = shlex.split(service[key].replace("/opt/sandbox-server/.venv/bin/python", sys.executable))
+    capabilities = service["CapabilityBoundingSet"].lower().replace("cap_", "+").replace(" ", ",")
+    limits = [f"--bounding-set=-all{',' + capabilities if capabilities else ''}", "--no-new-privs"]
+    if "User" in service:
+        limits += [f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
+    return ["setpriv", *limits, *argv] if os.geteuid() == 0 else argv
+
+
+def test_the_example_environment_is_valid() -> None:
+    config = load(environment_file())
+    assert (config.state_dir, config.web_user) == ("/var/lib/sandbox-server", "sandbox-web")
+
+
+def test_the_units_agree_with_the_environment_file() -> None:
+    """State directory and user are named in three places."""
+    env, keeper, web = environment_file(), unit("keeper"), unit("web")
+    assert keeper["StateDirectory"] == Path(env["SANDBOX_STATE_DIR"]).name
+    assert web["User"] == web["Group"] == env["SANDBOX_WEB_USER"]
+    assert keeper["EnvironmentFile"] == web["EnvironmentFile"]
+    assert keeper["WorkingDirectory"] == web["WorkingDirectory"] == "/opt/sandbox-server"
+
+
+def test_a_server_started_as_the_units_say_works_and_survives_restarts() -> None:
+    """Keeper with four capabilities, web without any, each told to stop and started again meanwhile."""
+    stack = new_stack()
+    try:
+        start(stack)
+        with stack.client() as sandbox:
+            sandbox.execute("x=kept; mkdir -m 0 locked")
+            for name in ("web", "keeper"):
+                stack.kill(name, 15)
+            start(stack)
+            assert sandbox.execute("echo $x").output == "kept\n"
+    finally:
+        stack.remove()
+
+
+def test_gunicorn_tells_systemd_when_it_is_ready() -> None:
+    """Type=notify: without this the unit would never count as started."""
+    assert unit("web")["Type"] == "notify"
+    stack = new_stack()
+    path = Path(stack.dir, "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(path))
+        path.chmod(0o777)
+        told.settimeout(60)
+        stack.env["NOTIFY_SOCKET"] = str(path)
+        try:
+            start(stack)
+            assert b"READY=1" in told.recv(4096)
+        finally:
+            stack.remove()
+
+
+def new_stack() -> Stack:
+    settings = environment_file()
+    ours = {name: settings[name] for name in settings if name not in ("SANDBOX_STATE_DIR", "SANDBOX_BIND")}
+    return Stack(**ours | {"SANDBOX_WEB_USER": NOBODY.pw_name})
+
+
+def start(stack: Stack) -> None:
+    keeper, web = unit("keeper"), unit("web")
+    subprocess.run(command(keeper, "ExecStartPre"), env=stack.env, cwd=ROOT, check=True, timeout=60)
+    stack._start("keeper", command(keeper, "ExecStart"))
+    stack._start("web", command(web, "ExecStart"))
+    stack.wait_ready()
+    deadline = time.monotonic() + 10  # a worker repeats its last answer for a moment
+    while (status := requests.get(f"{stack.url}/readyz", timeout=10).json()["status"]) == "checking":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert status == "ready"
