@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import re
-import secrets
 import time
 
 from flask import Flask, Response, g, request
 from flask_limiter import Limiter
-from flask_limiter.util import get_remote_address
 
 from server import config as configuration
 from server import instance as installation
 from server.api import describe, problems, sessions, status
 from server.api.auth import Gate, client_address
 from server.api.parse import LargeBodies
+from server.api.windows import WorkerStorage
 from server.api.wiring import Parts
 from server.config import Config
 from server.guest_client import GuestClient
@@ -53,7 +53,8 @@ def build(config: Config) -> Flask:
     guests = GuestClient(config.output_limit, config.executions_max)
     domain = Sessions(config, installation.load(config), store, keeper, guests, time.time)
     app.extensions["sandbox"] = Parts(config, domain, Readiness(store, keeper), LargeBodies())
-    limiter = Limiter(get_remote_address, storage_uri="memory://")
+    limiter = Limiter(client_address, storage_uri=f"{WorkerStorage.STORAGE_SCHEME[0]}://")
+    app.extensions["limiter"] = {limiter}  # no hooks of its own around each request: the gate asks it
     limiter.init_app(app)
     _around_requests(app, Gate(config, store, limiter))
     for blueprint in (sessions.bp, status.bp, describe.bp):
@@ -67,20 +68,19 @@ def _around_requests(app: Flask, gate: Gate) -> None:
     def before() -> None:
         g.began = time.monotonic()
         given = request.headers.get("X-Request-Id", "")
-        g.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        g.request_id = given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
         gate.check()
 
     @app.after_request
     def after(response: Response) -> Response:
-        for name, value in _HEADERS.items():
-            response.headers.setdefault(name, value)
+        response.headers.extend(_HEADERS)
         response.headers["X-Request-Id"] = g.get("request_id", "")
         _log_request(response)
         return response
 
 
 def _log_request(response: Response) -> None:
-    extras = {
+    fields = {
         "request_id": g.get("request_id", ""),
         "method": request.method,
         "route": str(request.url_rule or ""),
@@ -90,4 +90,4 @@ def _log_request(response: Response) -> None:
         "session": g.get("session"),
         "address": client_address(),
     }
-    _log.info("request", extra=extras)
+    _log.info("request", extra={"fields": fields})

@@ -131,6 +131,6 @@ def register(app: Flask) -> None:
     @app.errorhandler(Exception)
     def unexpected(exc: Exception) -> Response:
         """The edge of a request: whatever we did not foresee is logged in full and told in one sentence."""
-        _log.exception("a request failed", extra={"request_id": g.get("request_id", "")})
+        _log.exception("a request failed", extra={"fields": {"request_id": g.get("request_id", "")}})
         detail = "The server failed. Its log has the details under this request_id."
         return problem(Refusal("internal_error", detail))

@@ -11,7 +11,7 @@ import os
 import shlex
 
 from .capture import Output
-from .kept import Kept, Pipes, Report, outcome_of
+from .kept import Kept, Pipes, Report, outcome_of, write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work, signal_name
 
@@ -66,8 +66,7 @@ class Bash(Kept):
         if work.env:
             path = os.path.join(self._place, "with_env")
             settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in work.env.items())
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(f"{settings} \\builtin source {pipes.command}\n")
+            write_file(path, f"{settings} \\builtin source {pipes.command}\n".encode())
         return f"\\builtin source {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
 
     def _recall_status(self) -> str:
@@ -75,8 +74,7 @@ class Bash(Kept):
         if self._last_status == 0:
             return ""
         path = os.path.join(self._place, "status")
-        with open(path, "w") as file:
-            file.write(f"return {self._last_status}\n")
+        write_file(path, f"return {self._last_status}\n".encode())
         return f"\\builtin source {path}; "
 
     def _parse(self, token: str, raw: bytes) -> Report | None:

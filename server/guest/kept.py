@@ -45,6 +45,17 @@ class Report:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+def write_file(path: str, data: bytes) -> None:
+    """On the path of every command: half the cost of a file object."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+    finally:
+        os.close(file)
+
+
 class Pipes:
     """The FIFOs of one command, and the file with its text."""
 
@@ -53,8 +64,7 @@ class Pipes:
         self.stdout = os.path.join(place, "stdout" + token)
         self.stderr = os.path.join(place, "stderr" + token)
         self.stdin = os.devnull
-        with open(self.command, "w", encoding="utf-8", newline="") as file:
-            file.write(str(work.command))
+        write_file(self.command, str(work.command).encode())
         os.mkfifo(self.stdout, 0o622)
         os.mkfifo(self.stderr, 0o622)
         if work.stdin is not None:
@@ -125,7 +135,7 @@ class Kept(ABC):
         return str(self._sequence)
 
     def _obey(self, token: str, orders: str, pipes: Pipes | None, output: Output, timeout: float) -> Report:
-        """Give the orders and wait for the report; raises TimeoutError (state kept) or Died."""
+        """Give the orders and wait for the report, in the end by force. Raises Died."""
         assert self._child is not None
         reader = Reader(pipes.reading_ends() if pipes else {}, output)
         reader.watch(self._reports)

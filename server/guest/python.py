@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from .capture import Output
-from .kept import Kept, Pipes, Report, outcome_of
+from .kept import Kept, Pipes, Report, outcome_of, write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work
 
@@ -22,8 +22,8 @@ class Python(Kept):
         token = self._token()
         pipes = Pipes(self._place, token, work)
         path = os.path.join(self._place, "order")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"token": token, "cwd": work.cwd, "env": work.env, **vars(pipes)}, file)
+        order = {"token": token, "cwd": work.cwd, "env": work.env, **vars(pipes)}
+        write_file(path, json.dumps(order).encode())
         report = self._obey(token, path + "\n", pipes, output, work.timeout)
         if report.details.get("no_directory"):
             raise NoSuchDirectory

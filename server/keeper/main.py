@@ -95,7 +95,7 @@ class _Handler(socketserver.StreamRequestHandler):
             request = json.loads(self.rfile.readline(_REQUEST_LIMIT))
             answer = {"ok": True, **self.server.verbs[request["verb"]](request)}
         except RuntimeFailed as exc:
-            _log.warning("%s", exc, extra={"words": exc.words})
+            _log.warning("%s", exc, extra={"fields": {"words": exc.words}})
             answer = {"ok": False, "detail": str(exc)}
         except Exception:  # the edge of the process: one failed request must not end the keeper
             _log.exception("a request failed")
@@ -138,7 +138,7 @@ def run(config: Config) -> None:
     sandboxes = Sandboxes(config, instance, store, runtime, storage, guests, time.time)
     sandboxes.claim_uids(runtime.seen())
     swept = reconcile(store, runtime, storage, sandboxes)
-    _log.info("started", extra={"swept": swept, "instance": instance.id})
+    _log.info("started", extra={"fields": {"swept": swept, "instance": instance.id}})
     reaper = Reaper(store, runtime, storage, sandboxes, time.time)
     selfcheck = SelfCheck(config, sandboxes, guests)
     keeper = Keeper(config, sandboxes, runtime, selfcheck, {})

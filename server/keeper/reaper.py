@@ -51,11 +51,13 @@ class Reaper:
         """A failure leaves the rest for the sweep: the session is over for its callers all the same."""
         for session in self._store.due(self._clock()):
             if self._store.end_if_due(session.id, self._clock()) and session.sandbox is not None:
-                _log.info("expired", extra={"session": session.id})
+                _log.info("expired", extra={"fields": {"session": session.id}})
                 try:
                     self._sandboxes.close(session.sandbox)
                 except RuntimeFailed as exc:
-                    _log.warning("could not remove an expired sandbox: %s", exc, extra={"words": exc.words})
+                    _log.warning(
+                        "could not remove an expired sandbox: %s", exc, extra={"fields": {"words": exc.words}}
+                    )
 
     def sweep(self) -> None:
         now = self._clock()
@@ -63,4 +65,4 @@ class Reaper:
         try:
             reconcile(self._store, self._runtime, self._storage, self._sandboxes)
         except RuntimeFailed as exc:
-            _log.warning("could not reconcile: %s", exc, extra={"words": exc.words})
+            _log.warning("could not reconcile: %s", exc, extra={"fields": {"words": exc.words}})

@@ -27,7 +27,7 @@ def reconcile(store: Store, runtime: Runtime, storage: Storage, sandboxes: Sandb
     owned = {session.sandbox: session.id for session in store.running() if session.sandbox is not None}
     found = 0
     for sandbox in (seen.keys() | directories) - owned.keys() - in_hand:
-        _log.warning("swept a sandbox that nobody owns", extra={"sandbox": sandbox})
+        _log.warning("swept a sandbox that nobody owns", extra={"fields": {"sandbox": sandbox}})
         sandboxes.close(sandbox)
         found += 1
     for sandbox, session in owned.items():

@@ -143,7 +143,9 @@ class Sandboxes:
             raise RuntimeFailed("The sandbox started but its guest does not answer.") from exc
         finally:
             self._guests.forget(sandbox)
-        _log.info("opened", extra={"sandbox": sandbox, "seconds": round(time.monotonic() - began, 3)})
+        _log.info(
+            "opened", extra={"fields": {"sandbox": sandbox, "seconds": round(time.monotonic() - began, 3)}}
+        )
         return opened
 
     def _await_guest(self, sandbox: str, path: Path) -> None:
@@ -178,7 +180,9 @@ class Sandboxes:
 
     def bury(self, session_id: str, sandbox: str, cause: str) -> str:
         self._store.end(session_id, cause, self._clock())
-        _log.warning("sandbox died", extra={"session": session_id, "sandbox": sandbox, "cause": cause})
+        _log.warning(
+            "sandbox died", extra={"fields": {"session": session_id, "sandbox": sandbox, "cause": cause}}
+        )
         self.close(sandbox)
         return cause
 
