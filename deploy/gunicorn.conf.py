@@ -8,16 +8,16 @@ from gevent import monkey
 
 monkey.patch_all()  # before anything imports sockets or threads: the application is loaded by the master
 
-import encodings.idna  # noqa: E402, F401 - werkzeug asks for it with the first request
 import os  # noqa: E402
 import sys  # noqa: E402
 
-import server.app  # noqa: E402, F401 - imported by the master: workers need not be able to read its files
+from server.app import warm_up  # noqa: E402
 from server.config import BadConfig, load  # noqa: E402
 from server.instance import web_owner  # noqa: E402
 
 try:
     _config = load(os.environ)
+    warm_up(_config)  # by the master: workers need not be able to read Python's or our files
 except BadConfig as exc:
     sys.exit(f"web: {exc}")
 
@@ -40,7 +40,7 @@ graceful_timeout = 30
 # this. deploy/nginx.conf keeps its upstream connections for less, so that nginx is the side that closes.
 keepalive = 25
 
-# The modules are loaded once, above, and shared; what is built of them belongs to one worker.
+# Modules are loaded once, by the warm-up above, and shared; what is built of them belongs to one worker.
 preload_app = False
 
 # Request lines and headers: long enough for any client of ours, short enough to be cheap to refuse.

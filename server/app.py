@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import encodings
+import importlib
 import logging
 import os
+import pkgutil
 import random
 import re
 import time
@@ -61,6 +65,18 @@ def build(config: Config) -> Flask:
         app.register_blueprint(blueprint)
     problems.register(app)
     return app
+
+
+def warm_up(config: Config) -> None:
+    """Load what Python loads only when it is needed: by then a worker may not be able to read it."""
+    for module in pkgutil.iter_modules(encodings.__path__, "encodings."):
+        with contextlib.suppress(ImportError):  # those of other operating systems
+            importlib.import_module(module.name)
+    client = build(config).test_client()
+    for path in ("/docs", "/openapi.json", "/healthz", "/v1/version", "/nowhere"):
+        client.get(
+            path, headers={"Host": config.hosts[0], "If-Modified-Since": "Thu, 01 Jan 1970 00:00:00 GMT"}
+        )
 
 
 def _around_requests(app: Flask, gate: Gate) -> None:

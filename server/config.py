@@ -205,6 +205,8 @@ def _checked(config: Config) -> Config:
     ):
         if getattr(config, small) > getattr(config, large):
             raise BadConfig(f"SANDBOX_{small.upper()} is above SANDBOX_{large.upper()}")
+    if not config.state.is_absolute():
+        raise BadConfig(f"SANDBOX_STATE_DIR={config.state_dir!r}: must be an absolute path")
     if len(str(config.keeper_socket)) > 100:
         raise BadConfig(
             f"SANDBOX_STATE_DIR={config.state_dir!r}: too long for a unix socket; use a shorter path"

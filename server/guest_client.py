@@ -122,7 +122,7 @@ class GuestClient:
 
     def _ask(
         self, sandbox: Sandbox, head: protocol.Head, body: bytes, deadline: float
-    ) -> tuple[protocol.Head, bytes]:
+    ) -> tuple[protocol.Head, protocol.Body]:
         kept = self._kept.get(sandbox.id)
         if kept:
             try:
@@ -133,11 +133,11 @@ class GuestClient:
 
     def _exchange(
         self, sandbox: Sandbox, connection: socket.socket, head: protocol.Head, body: bytes, deadline: float
-    ) -> tuple[protocol.Head, bytes]:
+    ) -> tuple[protocol.Head, protocol.Body]:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         try:
             protocol.send(connection, head, body)
-            answer, answer_body = protocol.receive(connection, self._limits)
+            answer, answer_body = protocol.receive(connection, self._limits, deadline)
         except TimeoutError as exc:
             connection.close()
             raise errors.GuestUnavailable(
@@ -169,11 +169,12 @@ class GuestClient:
         nonce = secrets.token_hex(16)
         try:
             protocol.send(connection, {"verb": "hello", "nonce": nonce})
-            hello, _ = protocol.receive(connection, self._limits)
+            hello, _ = protocol.receive(connection, self._limits, time.monotonic() + _CONNECT_SECONDS)
         except (OSError, EOFError, protocol.FrameError) as exc:
             connection.close()
             raise GuestSilent from exc
-        if not hmac.compare_digest(str(hello.get("proof")), protocol.prove(sandbox.secret, nonce)):
+        proof = str(hello.get("proof")).encode("utf-8", "replace")
+        if not hmac.compare_digest(proof, protocol.prove(sandbox.secret, nonce).encode()):
             connection.close()
             raise GuestSilent
         if hello.get("version") != protocol.VERSION:
@@ -227,7 +228,7 @@ def dial(address: str) -> socket.socket:
     return connection
 
 
-def _answer(head: protocol.Head, body: bytes) -> Answer:
+def _answer(head: protocol.Head, body: protocol.Body) -> Answer:
     try:
         stdout, stderr, both = _streams(head["sizes"], body)
         return Answer(
@@ -237,7 +238,7 @@ def _answer(head: protocol.Head, body: bytes) -> Answer:
             oom_killed=head["oom_killed"] is True,
             restarted=head["restarted"] is True,
             cwd=_text(head["cwd"]) or "",
-            seconds=max(0.0, float(head["seconds"])),
+            seconds=_seconds(head["seconds"]),
             stdout=stdout,
             stderr=stderr,
             output=both,
@@ -250,13 +251,14 @@ def _answer(head: protocol.Head, body: bytes) -> Answer:
         ) from exc
 
 
-def _streams(sizes: dict[str, Any], body: bytes) -> tuple[Stream, Stream, Stream]:
+def _streams(sizes: dict[str, Any], body: protocol.Body) -> tuple[Stream, Stream, Stream]:
     found: dict[str, Stream] = {}
     at = 0
     for name in ("stdout", "stderr", "both"):
         if name in sizes:
             first, last, total = (_number(size, 0, 1 << 62) for size in sizes[name])
-            found[name] = Stream(body[at : at + first], body[at + first : at + first + last], total)
+            kept = bytes(body[at : at + first + last])
+            found[name] = Stream(kept[:first], kept[first:], total)
             at += first + last
     if at != len(body):
         raise ValueError("sizes and body disagree")
@@ -268,6 +270,12 @@ def _number(value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError("not a number in range")
     return value
+
+
+def _seconds(value: object) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e9:  # type: ignore[operator] # a number, as checked
+        raise ValueError("not a duration")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _text(value: object) -> str | None:

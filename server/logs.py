@@ -59,10 +59,9 @@ class _Json(logging.Formatter):
 class _Console(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
-        text = f"{_time(record)} {record.levelname:<7} {record.name}: {record.getMessage()} {fields}".rstrip()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return "\n".join(_escaped(line) for line in text.split("\n"))
+        line = f"{_time(record)} {record.levelname:<7} {record.name}: {record.getMessage()} {fields}".rstrip()
+        trace = self.formatException(record.exc_info).split("\n") if record.exc_info else []
+        return "\n".join(_escaped(part) for part in [line, *trace])
 
 
 def _escaped(text: str) -> str:

@@ -44,26 +44,28 @@ def _text(stream: Stream) -> tuple[str, bool]:
     if not omitted:
         return _decode(stream.first + stream.last)
     first, first_whole = _decode(_without_cut_end(stream.first))
-    last, last_whole = _decode(
-        stream.last.lstrip(_CONTINUATION) if stream.last[:1] in _CONTINUATIONS else stream.last
-    )
+    last, last_whole = _decode(_without_cut_start(stream.last))
     return f"{first}\n... {omitted} bytes omitted ...\n{last}", first_whole and last_whole
-
-
-_CONTINUATION = bytes(range(0x80, 0xC0))
-_CONTINUATIONS = {bytes([byte]) for byte in _CONTINUATION}
 
 
 def _without_cut_end(data: bytes) -> bytes:
     """Without a last character that the cut went through."""
-    for back in range(1, min(4, len(data)) + 1):
+    for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
-        if byte >= 0xC0:
+        if 0xC2 <= byte <= 0xF4:
             needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return data[:-back] if back < needed else data
-        if byte < 0x80:
+        if not 0x80 <= byte < 0xC0:
             break
     return data
+
+
+def _without_cut_start(data: bytes) -> bytes:
+    """Without the end of a character that the cut went through: three bytes at most."""
+    start = 0
+    while start < min(3, len(data)) and 0x80 <= data[start] < 0xC0:
+        start += 1
+    return data[start:]
 
 
 def _decode(data: bytes) -> tuple[str, bool]:

@@ -70,9 +70,9 @@ def style() -> Response:
 
 def description(app: Flask) -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    for rule in sorted(app.url_map.iter_rules(), key=lambda rule: rule.rule):
-        if rule.endpoint not in ANSWERS:
-            continue
+    order = list(ANSWERS)
+    described = [rule for rule in app.url_map.iter_rules() if rule.endpoint in ANSWERS]
+    for rule in sorted(described, key=lambda rule: order.index(rule.endpoint)):
         path = rule.rule.replace("<", "{").replace(">", "}")
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
             paths.setdefault(path, {})[method.lower()] = _operation(rule.endpoint, rule.arguments)

@@ -66,7 +66,8 @@ class Bash(Kept):
         if work.env:
             path = os.path.join(self._place, "with_env")
             settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in work.env.items())
-            write_file(path, f"{settings} \\builtin source {pipes.command}\n".encode())
+            # Without `builtin`: bash exports such variables to programs only before `source` itself.
+            write_file(path, f"{settings} \\source {pipes.command}\n".encode())
         return f"\\builtin source {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
 
     def _recall_status(self) -> str:

@@ -37,6 +37,7 @@ class _Execution:
     fingerprint: str
     done: threading.Event = field(default_factory=threading.Event)
     answer: Answer | None = None
+    refusal: Exception | None = None
 
 
 class Executions:
@@ -57,8 +58,8 @@ class Executions:
             return _answer_of(known, fingerprint, patience)
         try:
             answer = run()
-        except BaseException:
-            self._withdraw(name)
+        except Exception as exc:  # whatever it is, who waits for the same command gets it too
+            self._withdraw(name, exc)
             raise
         self._finish(mine, answer)
         return answer
@@ -70,11 +71,13 @@ class Executions:
         execution = self._known[name] = _Execution(fingerprint)
         return execution
 
-    def _withdraw(self, name: str) -> None:
+    def _withdraw(self, name: str, refusal: Exception) -> None:
         """It never ran, so it may be asked for again."""
         with self._lock:
             self._running -= 1
-            self._known.pop(name).done.set()
+            execution = self._known.pop(name)
+        execution.refusal = refusal
+        execution.done.set()
 
     def _finish(self, execution: _Execution, answer: Answer) -> None:
         with self._lock:
@@ -102,6 +105,8 @@ def _answer_of(known: _Execution, fingerprint: str, patience: float) -> Answer:
     if known.fingerprint != fingerprint:
         raise Conflict
     known.done.wait(patience)
+    if known.refusal is not None:
+        raise known.refusal
     if known.answer is None:
         raise Forgotten
     return known.answer

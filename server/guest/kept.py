@@ -8,7 +8,6 @@ All of it lives in a directory that only root may list or change.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .capture import Output
-from .processes import Child, Processes, Streams, kill_tree, now_ticks
+from .processes import Child, Processes, Streams, kill_tree, now_ticks, signal_tree
 from .streams import Drain, Feeder, Reader
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
@@ -186,13 +185,12 @@ class Kept(ABC):
         child = self._child
         assert child is not None
         for patience in _PATIENCE:
-            _signal_group(child.pid, signal.SIGCONT)
-            _signal_group(child.pid, signal.SIGINT)
+            signal_tree(child.pid, child.mark, since, signal.SIGCONT, signal.SIGINT)
             report = self._await_interrupted(token, reader, patience)
             kill_tree(child.pid, child.mark, since, spare_root=True)
             if report is not None:
                 return Report(TIMED_OUT_CODE, report.cwd, {**report.details, "timed_out": True})
-        _signal_group(child.pid, signal.SIGKILL)
+        signal_tree(child.pid, child.mark, since, signal.SIGKILL)
         raise Died(timed_out=True)
 
     def _await_interrupted(self, token: str, reader: Reader, patience: float) -> Report | None:
@@ -246,8 +244,3 @@ def outcome_of(report: Report, output: Output) -> Outcome:
     details = dict(report.details)
     timed_out = bool(details.pop("timed_out", False))
     return Outcome(output, report.cwd, report.status, None, timed_out, False, details)
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)

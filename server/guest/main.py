@@ -73,14 +73,14 @@ class Guest:
         finally:
             self._connections.release()
 
-    def _answer(self, connection: socket.socket, head: protocol.Head, body: bytes) -> None:
+    def _answer(self, connection: socket.socket, head: protocol.Head, body: protocol.Body) -> None:
         try:
             answer, answer_body = self._dispatch(head, body)
         except Refused as exc:
             answer, answer_body = {"ok": False, "code": exc.code}, b""
         protocol.send(connection, answer, answer_body)
 
-    def _dispatch(self, head: protocol.Head, body: bytes) -> tuple[protocol.Head, bytes]:
+    def _dispatch(self, head: protocol.Head, body: protocol.Body) -> tuple[protocol.Head, protocol.Body]:
         verb = head.get("verb")
         if verb == "hello":
             proof = protocol.prove(self._secret, str(head.get("nonce")))

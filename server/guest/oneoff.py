@@ -24,7 +24,7 @@ def run(
     try:
         return _run(argv, work, processes, drain, {**env, **work.env}, cwd, output)
     except CannotStart as exc:
-        return _not_started(argv[0], exc, output, cwd)
+        return _not_started(argv[0], exc.errno, {**env, **work.env}.get("PATH", ""), output, cwd)
 
 
 def _run(
@@ -82,9 +82,16 @@ def _start(
     return child, in_write, (out_read, err_read)
 
 
-def _not_started(program: str, exc: CannotStart, output: Output, cwd: str) -> Outcome:
+def _not_started(program: str, code: int, path: str, output: Output, cwd: str) -> Outcome:
     """What bash would say and give: 127 for what is not there, 126 for what cannot be run."""
-    missing = exc.errno == errno.ENOENT
-    reason = "command not found" if missing else os.strerror(exc.errno)
+    missing = code == errno.ENOENT or (code == errno.EACCES and not _exists(program, path))
+    reason = "command not found" if missing else os.strerror(code)
     output.add("stderr", f"bash: {program[:200]}: {reason}\n".encode("utf-8", "replace"))
     return Outcome(output, cwd, _NOT_FOUND if missing else _NOT_EXECUTABLE)
+
+
+def _exists(program: str, path: str) -> bool:
+    """A directory of the PATH that may not be entered is no reason to say that the program may not be run."""
+    if "/" in program:
+        return True
+    return any(os.path.exists(os.path.join(place, program)) for place in path.split(":"))

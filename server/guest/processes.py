@@ -203,6 +203,13 @@ def kill_tree(root: int, mark: int, since: int, spare_root: bool) -> None:
     signal_all(stopped, signal.SIGKILL)
 
 
+def signal_tree(root: int, mark: int, since: int, *numbers: int) -> None:
+    """Send signals to `root` and to what it has started since: what it started before is not meant."""
+    pids = _victims(root, mark, since, spare_root=False)
+    for number in numbers:
+        signal_all(pids, number)
+
+
 def signal_all(pids: set[int], number: int) -> None:
     for pid in pids:
         try:

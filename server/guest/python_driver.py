@@ -47,6 +47,7 @@ def obey(order, namespace, name):
         entered = here()
     os.environ.update(order["env"])
     point(order["stdin"], order["stdout"], order["stderr"])
+    reopen_streams()
     with open(order["command"], encoding="utf-8", newline="") as file:
         report = run(file.read(), namespace, name)
     point(os.devnull, os.devnull, os.devnull)
@@ -84,8 +85,21 @@ def point(stdin, stdout, stderr):
             stream.flush()
     for fd, path, flags in ((0, stdin, os.O_RDONLY), (1, stdout, os.O_WRONLY), (2, stderr, os.O_WRONLY)):
         opened = os.open(path, flags)
+        if opened == fd:  # the code had closed it
+            os.set_inheritable(fd, True)
+            continue
         os.dup2(opened, fd)
         os.close(opened)
+
+
+def reopen_streams():
+    """Code may close what it prints to; the next command gets it back."""
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = getattr(sys, name, None)
+        if stream is None or getattr(stream, "closed", False):
+            fresh = os.fdopen(fd, mode, 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, fresh)
+            setattr(sys, f"__{name}__", fresh)
 
 
 def run(source, namespace, name):
@@ -131,13 +145,16 @@ def told(exc):
     trace = exc.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<command "):
         trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(exc), exc, trace))
+    try:
+        text, message = "".join(traceback.format_exception(type(exc), exc, trace)), str(exc)
+    except BaseException as worse:  # an exception of the user's whose own text fails
+        text = message = f"{type(exc).__name__}, and its text could not be told: {type(worse).__name__}"
     # The user's code may have closed or replaced it; the report still has the text.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text)
     return {
         "name": type(exc).__name__,
-        "message": shorten(str(exc), ERROR_LIMIT),
+        "message": shorten(message, ERROR_LIMIT),
         "traceback": shorten(text, ERROR_LIMIT),
     }
 

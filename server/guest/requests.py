@@ -14,7 +14,7 @@ from .capture import Output
 from .executions import Conflict, Executions, Forgotten, TooManyExecutions
 from .memory import OomCounter
 from .processes import CannotStart, Identity, NoSuchDirectory, Processes
-from .protocol import Head
+from .protocol import Body, Head
 from .shells import LANGUAGES, ShellBusy, Shells, TooManyShells
 from .streams import Drain
 from .work import Outcome, Work
@@ -57,7 +57,7 @@ class Session:
     def same(self, head: Head) -> bool:
         return head == self.bound
 
-    def run(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+    def run(self, head: Head, body: Body) -> tuple[Head, bytes]:
         work = _work(head, body)
         patience = 2 * work.timeout + _QUEUE_GRACE
         name, fingerprint = str(head["execution"]), str(head["fingerprint"])
@@ -105,8 +105,8 @@ def bind(head: Head, processes: Processes, files: tuple[int, int], place: str, h
     )
 
 
-def _work(head: Head, body: bytes) -> Work:
-    stdin: bytes | None = body if head["stdin"] else None
+def _work(head: Head, body: Body) -> Work:
+    stdin = body if head["stdin"] else None
     return Work(head["command"], float(head["timeout"]), head["cwd"], head["env"], stdin)
 
 

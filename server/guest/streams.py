@@ -11,6 +11,7 @@ from collections import deque
 from typing import Callable
 
 from .capture import Output
+from .protocol import Body
 
 _READ_SIZE = 1 << 16
 LINGER = 0.05  # seconds that output may still arrive after the command itself has ended
@@ -85,11 +86,11 @@ class Feeder:
     `open_pipe` may block until the command opens the other end; `stop` must make it return.
     """
 
-    def __init__(self, data: bytes, open_pipe: Callable[[], int]) -> None:
+    def __init__(self, data: Body, open_pipe: Callable[[], int]) -> None:
         self._thread = threading.Thread(target=self._feed, args=(data, open_pipe), daemon=True)
         self._thread.start()
 
-    def _feed(self, data: bytes, open_pipe: Callable[[], int]) -> None:
+    def _feed(self, data: Body, open_pipe: Callable[[], int]) -> None:
         try:
             fd = open_pipe()
         except OSError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .capture import Output
+from .protocol import Body
 
 TIMED_OUT_CODE = 124
 
@@ -20,7 +21,7 @@ class Work:
     timeout: float
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
-    stdin: bytes | None = None
+    stdin: Body | None = None
 
 
 @dataclass

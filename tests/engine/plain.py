@@ -18,7 +18,9 @@ class Session:
     id: str
     told: dict[str, Any]
 
-    def execute(self, command: Any, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
+    def execute(
+        self, command: Any, headers: dict[str, str] | None = None, **fields: Any
+    ) -> requests.Response:
         body = {"command": command, **fields}
         return self.stack.call("POST", f"/v1/sessions/{self.id}/execute", json=body, headers=headers or {})
 

@@ -1,4 +1,4 @@
-"""When a container dies the next call answers at once and names the cause; it never hangs and never says 500."""
+"""When a container dies the next call answers at once and names the cause: no hanging, no 500."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def timed(work: Callable[[], requests.Response]) -> requests.Response:
     ],
     ids=" ".join,
 )
-def test_a_container_ended_from_outside_is_told_with_its_cause(opened: Open, how: list[str], cause: str) -> None:
+def test_a_container_ended_from_outside_is_told_with_its_cause(
+    opened: Open, how: list[str], cause: str
+) -> None:
     session = opened()
     session.output("true")
     docker(*how, session.container)
@@ -55,7 +57,7 @@ def test_a_running_command_learns_of_the_death_at_once(opened: Open) -> None:
 
 
 def test_a_container_restarted_from_outside_is_over_too(opened: Open) -> None:
-    """Its guest knows nothing of the session any more: a new sandbox is needed, and the caller must learn it."""
+    """Its guest knows nothing of the session any more, and the caller must learn it."""
     session = opened()
     docker("restart", session.container)
     time.sleep(0.5)
@@ -96,7 +98,9 @@ def survives_or_is_told(session: Session, answer: requests.Response) -> None:
     """Whether the kernel took the guest or only the greedy: the caller knows which, at once."""
     if answer.status_code == 200:
         assert answer.json()["oom_killed"] is True
-        assert timed(lambda: session.execute("echo alive")).json()["output"] == "alive\n"
+        answer = timed(lambda: session.execute("echo alive"))
+    if answer.status_code == 200:
+        assert answer.json()["exit_code"] == 0, answer.text
     else:
         ended(answer, "oom")
         ended(timed(session.get), "oom")
@@ -114,15 +118,17 @@ def test_fifty_processes_that_lower_their_score_and_take_all_memory_are_told(ope
     )
     command = f"cat > greedy.py <<'END'\n{greedy}END\nfor i in $(seq 50); do python3 greedy.py & done; wait"
     began = time.monotonic()
-    answer = session.execute(command, timeout=15)
-    assert time.monotonic() - began < 30
+    answer = session.execute(command, timeout=5)
+    assert time.monotonic() - began < 15
     survives_or_is_told(session, answer)
 
 
 def test_a_guest_taken_by_the_kernel_for_want_of_memory_is_told_as_such(opened: Open) -> None:
     """The container's own files in memory leave no room for anybody."""
-    session = opened(memory=40 << 20)
-    fill = "head -c 60M /dev/zero > /tmp/fill; for i in 1 2 3 4 5 6; do cat /tmp/fill > /dev/null & done; wait"
+    session = opened(memory=64 << 20)
+    fill = (
+        "head -c 62M /dev/zero > /tmp/fill; for i in 1 2 3 4 5 6; do cat /tmp/fill > /dev/null & done; wait"
+    )
     answer = timed(lambda: session.execute(fill, timeout=4))
     if answer.status_code == 200 and not answer.json()["oom_killed"]:
         assert answer.json()["exit_code"] != 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
+import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 import requests
 from expect import ended, problem
-from plain import Session, open_in
+from plain import open_in
 from stack import Stack, docker, running
 
 KEY = {"Idempotency-Key": "across-a-restart"}
@@ -33,6 +36,7 @@ def whole(own: Stack) -> Iterator[Stack]:
     """Whatever a test killed runs again afterwards."""
     yield own
     restart(own)
+    own.close_sessions()
 
 
 def restart(stack: Stack) -> None:
@@ -40,19 +44,17 @@ def restart(stack: Stack) -> None:
         stack.start_keeper()
     if "web" not in stack.processes:
         stack.start_web()
-    until(lambda: keeper_answers(stack), 30)
+    until(lambda: keeper_settled(stack), 30)
     stack.wait_ready()
 
 
-def keeper_answers(stack: Stack) -> bool:
-    """Asked at its own door: /readyz may repeat what it heard a second ago."""
-    import socket
-
+def keeper_settled(stack: Stack) -> bool:
+    """Asked at its own door, as /readyz may repeat what it heard a second ago; its self-check is done."""
     with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
         probe.settimeout(10)
         probe.connect(str(stack.dir / "state" / "run" / "keeper.sock"))
         probe.sendall(b'{"verb": "check"}\n')
-        return b'"ok": true' in probe.recv(1 << 16)
+        return bool(json.loads(probe.recv(1 << 16))["wall"] is not None)
     return False
 
 
@@ -61,6 +63,17 @@ def until(condition: Callable[[], Any], seconds: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def stop_within(seconds: float, stack: Stack, name: str) -> None:
+    """As an init system does: SIGTERM, then SIGKILL for what is still there, which fails the test."""
+    process = stack.processes[name]
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=seconds)
+    stopped = process.returncode is not None
+    stack.kill(name, signal.SIGKILL)
+    assert stopped, f"{name} did not stop within {seconds} seconds"
 
 
 def rows(stack: Stack, state: str) -> int:
@@ -113,7 +126,7 @@ def test_a_stopped_web_lets_running_commands_end(whole: Stack) -> None:
     session = open_in(whole)
     thread, results = in_background(lambda: session.execute("sleep 1; echo whole"))
     time.sleep(0.4)
-    whole.kill("web", signal.SIGTERM)
+    stop_within(8, whole, "web")
     thread.join(10)
     assert results[0].json()["output"] == "whole\n"
     restart(whole)
@@ -208,7 +221,9 @@ def test_orphans_of_an_earlier_life_are_swept_and_strangers_are_not(whole: Stack
     orphan, stranger = secrets.token_hex(16), secrets.token_hex(16)
     for name, instance in ((orphan, whole.instance), (stranger, "somebody-elses")):
         labels = {"instance": instance, "sandbox": name, "uid": "24000"}
-        flags = [flag for key, value in labels.items() for flag in ("--label", f"sandbox-server.{key}={value}")]
+        flags = [
+            flag for key, value in labels.items() for flag in ("--label", f"sandbox-server.{key}={value}")
+        ]
         docker("create", "--name", f"sandbox-{name}", *flags, image)
     lost = secrets.token_hex(16)
     os.makedirs(whole.dir / "state" / "sandboxes" / lost / "workspace")
@@ -223,21 +238,17 @@ def test_orphans_of_an_earlier_life_are_swept_and_strangers_are_not(whole: Stack
 
 
 def test_a_second_keeper_refuses_to_start_beside_the_first(own: Stack) -> None:
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-m", "server.keeper"], env=own.env, capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 1
     assert "another keeper" in done.stderr
-    assert keeper_answers(own)
+    assert keeper_settled(own)
 
 
 def test_the_keeper_stops_at_once_when_told_to_and_sandboxes_live_on(whole: Stack) -> None:
     session = open_in(whole)
-    began = time.monotonic()
-    whole.kill("keeper", signal.SIGTERM)
-    assert time.monotonic() - began < 5
+    stop_within(5, whole, "keeper")
     assert session.output("echo alive") == "alive\n"
     restart(whole)
     session.close()
@@ -245,20 +256,14 @@ def test_the_keeper_stops_at_once_when_told_to_and_sandboxes_live_on(whole: Stac
 
 def test_the_keeper_stops_at_once_also_while_it_is_asked_for_things(whole: Stack) -> None:
     for _ in range(3):
-        asking = [in_background(lambda: keeper_answers(whole))[0] for _ in range(40)]
-        began = time.monotonic()
-        whole.kill("keeper", signal.SIGTERM)
-        assert time.monotonic() - began < 5
+        asking = [in_background(lambda: keeper_settled(whole))[0] for _ in range(40)]
+        stop_within(5, whole, "keeper")
         for thread in asking:
             thread.join(15)
         restart(whole)
 
 
-def session_count(stack: Stack) -> int:
-    return len(stack.call("GET", "/v1/sessions").json()["sessions"])
-
-
 def test_no_session_of_these_tests_is_left(own: Stack) -> None:
     """Whatever was killed: each test's sessions are closed, expired, or dead and told so."""
-    assert session_count(own) == 0
-    assert isinstance(open_in(own), Session)
+    assert own.call("GET", "/v1/sessions").json()["sessions"] == []
+    assert own.containers() == own.directories() == []

@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 import pytest
+import requests
 from expect import ended, problem, refused
-from plain import Open, Session, open_in
+from plain import Open, Session
 from stack import Stack, docker
 
 NOWHERE = "0" * 32
@@ -34,9 +35,16 @@ def together(number: int, work: Any) -> list[Any]:
 def test_a_session_is_created_without_any_wish(opened: Open) -> None:
     told = opened().told
     assert re.fullmatch("[0-9a-f]{32}", told["session_id"])
-    assert (told["status"], told["state"], told["user_id"], told["image"]) == ("created", "running", None, "default")
+    assert (told["status"], told["state"], told["user_id"], told["image"]) == (
+        "created",
+        "running",
+        None,
+        "default",
+    )
     assert (told["memory"], told["cpus"], told["timeout"], told["metadata"]) == (512 << 20, 1, 3600, {})
-    assert all(re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:.]+Z", told[f"{name}_at"]) for name in ("created", "expires"))
+    assert all(
+        re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:.]+Z", told[f"{name}_at"]) for name in ("created", "expires")
+    )
 
 
 def test_the_three_plain_endpoints_work_as_people_know_them(stack: Stack) -> None:
@@ -48,9 +56,10 @@ def test_the_three_plain_endpoints_work_as_people_know_them(stack: Stack) -> Non
 
 
 def test_a_key_may_come_in_either_header(stack: Stack) -> None:
-    import requests
-
-    assert requests.get(f"{stack.url}/v1/sessions", headers={"X-API-Key": stack.key}, timeout=10).status_code == 200
+    assert (
+        requests.get(f"{stack.url}/v1/sessions", headers={"X-API-Key": stack.key}, timeout=10).status_code
+        == 200
+    )
 
 
 def test_the_resource_answers_201_for_a_new_session_and_200_for_an_existing_one(stack: Stack) -> None:
@@ -106,7 +115,9 @@ def test_memory_and_cpus_are_enforced_as_asked(opened: Open) -> None:
     ],
     ids=str,
 )
-def test_more_than_the_maximum_or_an_image_not_on_the_list_is_refused(stack: Stack, wish: dict[str, Any]) -> None:
+def test_more_than_the_maximum_or_an_image_not_on_the_list_is_refused(
+    stack: Stack, wish: dict[str, Any]
+) -> None:
     before = len(stack.containers())
     refused(stack.call("POST", "/create_session", json=wish), next(iter(wish)))
     assert len(stack.containers()) == before
@@ -143,7 +154,9 @@ def test_the_list_comes_in_pages(stack: Stack, opened: Open) -> None:
         seen += [one["session_id"] for one in page["sessions"]]
         if page["next_cursor"] is None:
             break
-        page = stack.call("GET", "/v1/sessions", params={"metadata.paged": "yes", "cursor": page["next_cursor"]}).json()
+        page = stack.call(
+            "GET", "/v1/sessions", params={"metadata.paged": "yes", "cursor": page["next_cursor"]}
+        ).json()
     assert (len(seen), set(seen)) == (3, made)
 
 
@@ -180,7 +193,9 @@ def test_a_session_can_be_extended(stack: Stack, opened: Open) -> None:
     refused(stack.call("POST", f"/v1/sessions/{session.id}/extend", json={"timeout": 86401}), "timeout")
 
 
-def test_a_closed_session_is_gone_with_its_container_and_directory_and_says_why(stack: Stack, opened: Open) -> None:
+def test_a_closed_session_is_gone_with_its_container_and_directory_and_says_why(
+    stack: Stack, opened: Open
+) -> None:
     session = opened()
     container, directories = session.container, len(stack.directories())
     assert session.close().status_code == 204
@@ -211,7 +226,9 @@ def test_closing_while_a_command_runs_answers_that_command_too(stack: Stack, ope
     ended(answers[0], "closed")
 
 
-def test_another_tenants_session_is_answered_exactly_like_one_that_never_was(stack: Stack, opened: Open) -> None:
+def test_another_tenants_session_is_answered_exactly_like_one_that_never_was(
+    stack: Stack, opened: Open
+) -> None:
     session = opened(user_id="mine")
     stranger = stack.new_key("stranger")
     calls: list[tuple[str, str, Any]] = [
@@ -238,7 +255,11 @@ def test_another_tenants_session_is_answered_exactly_like_one_that_never_was(sta
 def test_an_ended_session_of_another_tenant_is_not_found_either(stack: Stack, opened: Open) -> None:
     session = opened()
     session.close()
-    problem(stack.call("GET", f"/v1/sessions/{session.id}", key=stack.new_key("stranger")), 404, "session_not_found")
+    problem(
+        stack.call("GET", f"/v1/sessions/{session.id}", key=stack.new_key("stranger")),
+        404,
+        "session_not_found",
+    )
 
 
 def test_the_same_user_name_of_another_tenant_is_another_user(stack: Stack, opened: Open) -> None:
@@ -252,4 +273,6 @@ def test_the_same_user_name_of_another_tenant_is_another_user(stack: Stack, open
 def test_a_session_cannot_see_another_ones_files_or_processes(opened: Open) -> None:
     one, other = opened(), opened()
     one.output("echo mine > /workspace/secret; echo mine > /tmp/secret; sleep 91.5 &")
-    assert other.output("ls -A /workspace; cat /tmp/secret 2>/dev/null; pgrep -f 91.5 || echo none") == "none\n"
+    assert (
+        other.output("ls -A /workspace; cat /tmp/secret 2>/dev/null; pgrep -f 91.5 || echo none") == "none\n"
+    )

@@ -1,4 +1,4 @@
-"""What must hold while a sandbox is attacked, whoever attacks it: for its neighbours, for the server, for the answers.
+"""What must hold while a sandbox is attacked: for its neighbours, for the server, for its answers.
 
 The numbers I1 to I7 are those of the attack catalogue.
 """

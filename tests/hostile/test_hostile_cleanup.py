@@ -74,7 +74,9 @@ def test_a_container_removed_behind_our_back_is_told_too(session: Session) -> No
     nothing_left(session, container, directory)
 
 
-def test_a_frozen_container_holds_no_call_for_ever_and_can_be_closed(session: Session, neighbour: Neighbour) -> None:
+def test_a_frozen_container_holds_no_call_for_ever_and_can_be_closed(
+    session: Session, neighbour: Neighbour
+) -> None:
     container, directory = session.container, session.directory
     session.run("true")
     docker("pause", container)
@@ -83,7 +85,7 @@ def test_a_frozen_container_holds_no_call_for_ever_and_can_be_closed(session: Se
             is_problem(session.execute("true", timeout=0.1, wait=40), "guest_unavailable")
             assert session.close().status_code == 204
     finally:
-        if not docker("ps", "-aq", "--filter", f"name={container}") == "":
+        if docker("ps", "-aq", "--filter", f"name={container}") != "":
             docker("unpause", container)
     nothing_left(session, container, directory)
 
@@ -92,12 +94,12 @@ def test_a102_a_new_session_never_sees_a_byte_of_an_old_one_with_its_uid(attacke
     """The uid is used again; files, processes, segments, queues and variables are not."""
     first = attacker.open()
     uid = first.run("id -u")["stdout"]
-    leave = "echo secret >secret; cp secret /tmp; cp secret /dev/shm; ipcmk -M 1000; touch /dev/mqueue/q; (setsid sleep 100 &)"
-    first.run(f"{leave}; cd /tmp; export LEFT=secret")
+    leave = "echo secret >secret; cp secret /tmp; cp secret /dev/shm; ipcmk -M 1000; touch /dev/mqueue/q"
+    first.run(f"{leave}; (setsid sleep 100 &); cd /tmp; export LEFT=secret")
     first.close()
     for _ in range(4):
         session = attacker.open()
-        look = "find /workspace /tmp /dev/shm /dev/mqueue -mindepth 1; ipcs -m | grep 0x; pgrep sleep; echo $LEFT$PWD"
+        look = "find ~ /tmp /dev/shm /dev/mqueue -mindepth 1; ipcs -m | grep 0x; pgrep sleep; echo $LEFT$PWD"
         assert session.run(look)["stdout"] == "/workspace\n"
         if session.run("id -u")["stdout"] == uid:
             return
@@ -110,6 +112,6 @@ def test_sessions_beyond_the_limit_are_refused_however_many_ask_at_once(stack: S
 
     with running(SANDBOX_SESSIONS_MAX="3") as small:
         with ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(lambda _: small.call("POST", "/v1/sessions"), range(12)))
-        assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 9
+            codes = pool.map(lambda _: small.call("POST", "/v1/sessions").status_code, range(12))
+        assert sorted(codes) == [201] * 3 + [429] * 9
         assert len(small.containers()) == 3

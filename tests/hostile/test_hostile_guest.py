@@ -1,7 +1,8 @@
-"""Attacks on the guest: PID 1 of every sandbox (A40 to A44), and on the server through a guest that was taken over."""
+"""Attacks on the guest (A40 to A44), and on the server through a guest that was taken over."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from invariants import Neighbour, Session, is_problem
+
 from server.guest import protocol
 
 PROBE = r"""
@@ -26,6 +28,10 @@ def attempt(action):
     try: action()
     except OSError as exc: return errno.errorcode[exc.errno]
     return "allowed"
+def write(path):
+    fd = os.open(path, os.O_WRONLY)
+    try: os.write(fd, b'0')
+    finally: os.close(fd)
 def connect(path):
     with socket.socket(socket.AF_UNIX) as s: s.connect(path)
 found = {f"kill {n}": attempt(lambda: os.kill(1, n)) for n in (9, 19, 15, 18, 2, 1)}
@@ -40,8 +46,8 @@ found["prlimit"] = attempt(lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (
 found["renice"] = attempt(lambda: os.setpriority(os.PRIO_PROCESS, 1, 19))
 found["taskset"] = attempt(lambda: os.sched_setaffinity(1, {0}))
 found["scheduler"] = attempt(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)))
-for name in ("oom_score_adj", "coredump_filter", "comm", "clear_refs", "timerslack_ns", "autogroup", "loginuid"):
-    found["write " + name] = attempt(lambda: open("/proc/1/" + name, "w").write("0"))
+for name in ("oom_score_adj", "coredump_filter", "comm", "clear_refs", "timerslack_ns", "autogroup"):
+    found["write " + name] = attempt(lambda: write("/proc/1/" + name))
 found["list socket directory"] = attempt(lambda: os.listdir("/run/sandbox"))
 found["connect"] = attempt(lambda: connect("/run/sandbox/guest.sock"))
 found["unlink"] = attempt(lambda: os.unlink("/run/sandbox/guest.sock"))
@@ -56,7 +62,9 @@ print(json.dumps(found))
 def test_a40_to_a43_the_guest_cannot_be_touched(session: Session) -> None:
     """Signals, ptrace, memory, limits, priorities and files of PID 1: all refused."""
     found = json.loads(session.run(["python3", "-c", PROBE])["stdout"])
-    assert {name: told for name, told in found.items() if told not in ("EPERM", "EACCES", "ENOENT", "EROFS")} == {}
+    assert {
+        name: told for name, told in found.items() if told not in ("EPERM", "EACCES", "ENOENT", "EROFS")
+    } == {}
     session.is_usable()
 
 
@@ -72,7 +80,8 @@ def test_a42_a_socket_with_loosened_permissions_still_refuses_the_inside(session
     try:
         run.chmod(0o777)
         (run / "guest.sock").chmod(0o777)
-        code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/sandbox/guest.sock'); s.settimeout(2)\n"
+        code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/sandbox/guest.sock')\n"
+        code += "s.settimeout(2)\n"
         code += "try:\n    s.sendall(b'x' * 8); print(s.recv(10))\nexcept OSError as e: print('refused', e)"
         told = session.run(["python3", "-c", code])["stdout"]
         assert told.startswith(("refused", "b''"))
@@ -92,15 +101,13 @@ def serve(listener: socket.socket, answer: Callable[[socket.socket], None]) -> N
 
 
 def _quietly(answer: Callable[[socket.socket], None], connection: socket.socket) -> None:
-    try:
+    with connection, contextlib.suppress(OSError, EOFError, protocol.FrameError):
         answer(connection)
-    except (OSError, EOFError, protocol.FrameError):
-        pass
 
 
 @contextmanager
 def impostor(session: Session, answer: Callable[[socket.socket], None]) -> Iterator[None]:
-    """The guest's socket is replaced by one that somebody else answers, as a guest that was taken over could."""
+    """Somebody else answers at the guest's socket, as in a guest that was taken over."""
     path = session.directory / "run" / "guest.sock"
     kept = path.with_name("kept")
     path.rename(kept)
@@ -138,7 +145,9 @@ def test_a44_a_link_in_place_of_the_socket_is_not_followed(session: Session, tmp
     session.is_usable()
 
 
-def test_a44_a_socket_of_another_sandbox_does_not_pass_for_this_one(session: Session, neighbour: Neighbour) -> None:
+def test_a44_a_socket_of_another_sandbox_does_not_pass_for_this_one(
+    session: Session, neighbour: Neighbour
+) -> None:
     """Each guest proves a secret of its own, so a command never runs in the wrong sandbox."""
     path, kept = session.directory / "run" / "guest.sock", session.directory / "run" / "kept"
     path.rename(kept)
@@ -166,17 +175,40 @@ def proving(session: Session, then: Callable[[socket.socket], None]) -> Callable
 
 
 GOOD: dict[str, Any] = {
-    "ok": True, "exit_code": 0, "signal": None, "timed_out": False, "oom_killed": False, "restarted": False,
-    "cwd": "/", "seconds": 1.0, "sizes": {"stdout": [0, 0, 0], "stderr": [0, 0, 0]}, "value": None, "error": None,
+    "ok": True,
+    "exit_code": 0,
+    "signal": None,
+    "timed_out": False,
+    "oom_killed": False,
+    "restarted": False,
+    "cwd": "/",
+    "seconds": 1.0,
+    "sizes": {"stdout": [0, 0, 0], "stderr": [0, 0, 0]},
+    "value": None,
+    "error": None,
 }
 
 
 @pytest.mark.parametrize(
     "lie",
-    [{"exit_code": 300}, {"exit_code": "0"}, {"signal": 9}, {"cwd": []}, {"seconds": "x"}, {"seconds": 1e999}, {"sizes": {}},
-     {"sizes": {"stdout": [5, 5, -1], "stderr": [0, 0, 0]}}, {"sizes": {"stdout": [1 << 40, 0, 0], "stderr": [0, 0, 0]}},
-     {"ok": 1}, {"ok": False, "code": "__class__"}, {"ok": False, "code": {"a": 1}}, {"error": {"name": 1}}, {"value": {}},
-     {"sizes": []}, {"sizes": {"stdout": [True, 0, 0], "stderr": [0, 0, 0]}}],
+    [
+        {"exit_code": 300},
+        {"exit_code": "0"},
+        {"signal": 9},
+        {"cwd": []},
+        {"seconds": "x"},
+        {"seconds": 1e999},
+        {"sizes": {}},
+        {"sizes": {"stdout": [5, 5, -1], "stderr": [0, 0, 0]}},
+        {"sizes": {"stdout": [1 << 40, 0, 0], "stderr": [0, 0, 0]}},
+        {"ok": 1},
+        {"ok": False, "code": "__class__"},
+        {"ok": False, "code": {"a": 1}},
+        {"error": {"name": 1}},
+        {"value": {}},
+        {"sizes": []},
+        {"sizes": {"stdout": [True, 0, 0], "stderr": [0, 0, 0]}},
+    ],
     ids=repr,
 )
 def test_an_answer_that_makes_no_sense_is_a_problem_of_that_session_alone(
@@ -190,7 +222,16 @@ def test_an_answer_that_makes_no_sense_is_a_problem_of_that_session_alone(
     neighbour.check()
 
 
-@pytest.mark.parametrize("frame", [b"\xff" * 8, b"\0\0\0\5\0\0\0\0[1,2]", b"\0\x0f\0\0\0\0\0\0" + b"[" * 983040, b"\0\0\0\2\0\0\0\5{}ab", b""])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff" * 8,
+        b"\0\0\0\5\0\0\0\0[1,2]",
+        b"\0\x0f\0\0\0\0\0\0" + b"[" * 983040,
+        b"\0\0\0\2\0\0\0\5{}ab",
+        b"",
+    ],
+)
 def test_a_frame_that_is_none_ends_the_call_and_not_the_server(
     session: Session, neighbour: Neighbour, frame: bytes
 ) -> None:
@@ -206,17 +247,19 @@ def test_a_guest_that_drips_its_answer_cannot_hold_a_call_for_ever(session: Sess
     """The deadline is for the whole answer, not for each byte of it."""
 
     def drip(connection: socket.socket) -> None:
-        for byte in b"\0\0\1\0\0\0\0\0" + b" " * 60:
+        for byte in b"\0\0\1\0\0\0\0\0" + b" " * 30:
             connection.sendall(bytes([byte]))
             time.sleep(1)
 
     with impostor(session, proving(session, drip)):
         began = time.monotonic()
-        is_problem(session.execute("true", timeout=0.1), "guest_unavailable")
+        is_problem(session.execute("true", timeout=0.1, wait=30), "guest_unavailable")
         assert time.monotonic() - began < 28
 
 
-def test_forged_reports_fool_only_the_session_that_forges_them(session: Session, neighbour: Neighbour) -> None:
+def test_forged_reports_fool_only_the_session_that_forges_them(
+    session: Session, neighbour: Neighbour
+) -> None:
     """The shell goes on: the real state comes back with the next commands."""
     forge = "(for n in $(seq 1 300); do printf '%s 7 /forged\\0' $n; done >/run/shells/1/reports) & sleep 1"
     session.execute(forge, timeout=3)
@@ -226,10 +269,11 @@ def test_forged_reports_fool_only_the_session_that_forges_them(session: Session,
 
 
 def test_orders_that_the_shell_does_not_read_cannot_block_the_guest(session: Session) -> None:
-    """A shell with a huge PWD that stops itself before it reads on: the guest's pipe is full, its timeout holds."""
+    """A huge PWD, and a shell that stops before it reads on: the pipe is full, the timeout holds."""
     session.run(
         "PWD=$(head -c 1500000 /dev/zero | tr '\\0' x); N=0\n"
-        "trap 'case $BASH_COMMAND in *printf*) N=$((N+1));; esac' DEBUG; PROMPT_COMMAND='[ $N = 4 ] && kill -STOP $$'"
+        "trap 'case $BASH_COMMAND in *printf*) N=$((N+1));; esac' DEBUG\n"
+        "PROMPT_COMMAND='[ $N = 4 ] && kill -STOP $$'"
     )
     session.execute("echo a", cwd="/tmp", timeout=1, wait=40)
     session.is_usable()

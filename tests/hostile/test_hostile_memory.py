@@ -10,6 +10,13 @@ from invariants import Neighbour, Session, Tenant, eventually, is_problem
 from stack import Stack
 
 HOG = "x = []\nwhile True: x.append(bytearray(b'x') * (16 << 20))"
+SHARED_HOG = """
+import mmap
+kept = []
+while True:
+    kept.append(mmap.mmap(-1, 64 << 20))
+    kept[-1].write(bytes([1]) * (64 << 20))
+"""
 SOCKET_HOG = """
 import socket, time
 listener = socket.create_server(("127.0.0.1", 0)); kept = []
@@ -39,11 +46,14 @@ def test_a11_a_filesystem_in_memory_is_full_at_its_size(session: Session, place:
     session.is_usable()
 
 
-def test_a12_many_small_hogs_end_the_session_with_its_cause_or_not_at_all(session: Session, neighbour: Neighbour) -> None:
+def test_a12_many_small_hogs_end_the_session_with_its_cause_or_not_at_all(
+    session: Session, neighbour: Neighbour
+) -> None:
     """Fifty processes that make themselves as unlikely to be killed as they may."""
-    hog = "echo 500 > /proc/self/oom_score_adj; exec python3 -c 'x = bytearray(b\"x\") * (9 << 20); import time; time.sleep(4)'"
+    hog = "exec python3 -c 'x = bytearray(b\"x\") * (9 << 20); import time; time.sleep(4)'"
+    unlikely = "for n in 0 500; do echo $n >/proc/self/oom_score_adj; done"
     with neighbour.undisturbed():
-        session.execute(f"for i in $(seq 50); do (echo 0 > /proc/self/oom_score_adj; {hog}) & done; wait", timeout=5)
+        session.execute(f"for i in $(seq 50); do ({unlikely}; {hog}) & done; wait", timeout=5)
     began = time.monotonic()
     answer = session.execute("echo alive", timeout=5)
     assert time.monotonic() - began < 8
@@ -73,7 +83,9 @@ def test_buffers_of_sockets_do_not_escape_the_memory_limit(session: Session) -> 
     """TCP over the loopback: its buffers are the kernel's, and one pool serves the whole machine."""
 
     def pages() -> int:
-        fields = next(line for line in Path("/proc/net/sockstat").read_text().splitlines() if line.startswith("TCP:"))
+        fields = next(
+            line for line in Path("/proc/net/sockstat").read_text().splitlines() if line.startswith("TCP:")
+        )
         return int(fields.split()[-1])
 
     before = pages()
@@ -85,8 +97,9 @@ def test_buffers_of_sockets_do_not_escape_the_memory_limit(session: Session) -> 
 
 def test_memory_of_dead_shared_segments_is_given_back_with_the_session(session: Session) -> None:
     """System V segments outlive their makers: they count against the session, and go with it."""
-    made = session.run("for i in $(seq 20); do ipcmk -M 20M >/dev/null || break; done; ipcs -m | grep -c 0x", timeout=10)
+    made = session.run(
+        "for i in $(seq 20); do ipcmk -M 20M >/dev/null || break; done; ipcs -m | grep -c 0x", timeout=10
+    )
     assert made["exit_code"] == 0
-    hog = "import mmap\nwhile True:\n    m = mmap.mmap(-1, 64 << 20)\n    m.write(b'x' * (64 << 20)); keep = globals().setdefault('k', []); keep.append(m)"
-    assert session.run(["python3", "-c", hog], timeout=10)["oom_killed"]
+    assert session.run(["python3", "-c", SHARED_HOG], timeout=10)["oom_killed"]
     eventually(session.is_usable, 5)

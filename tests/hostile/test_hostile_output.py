@@ -81,7 +81,8 @@ def test_output_after_the_end_of_its_command_belongs_to_nobody(session: Session)
 
 
 def test_a_thread_of_the_python_context_that_prints_for_ever_holds_nobody(session: Session) -> None:
-    code = "import threading\ndef p():\n    while True: print('x' * 10000)\nthreading.Thread(target=p, daemon=True).start()"
+    code = "import threading\ndef p():\n    while True: print('x' * 10000)\n"
+    code += "threading.Thread(target=p, daemon=True).start()"
     session.python(code, timeout=3)
     began = time.monotonic()
     assert session.python("1 + 1", timeout=3)["value"] == "2"

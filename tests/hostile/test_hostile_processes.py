@@ -14,13 +14,20 @@ from invariants import Neighbour, Session, is_problem, nothing_left
 
 IGNORED_BY_DEFAULT = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
-CPU_SECONDS = "cat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null || awk '/usage_usec/ {print $2*1000}' /sys/fs/cgroup/cpu.stat"
+CPU_SECONDS = (
+    "cat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null"
+    " || awk '/usage_usec/ {print $2*1000}' /sys/fs/cgroup/cpu.stat"
+)
 
 
-def test_a01_a_fork_bomb_leaves_its_owner_able_to_run_commands(session: Session, neighbour: Neighbour) -> None:
+def test_a01_a_fork_bomb_leaves_its_owner_able_to_run_commands(
+    session: Session, neighbour: Neighbour
+) -> None:
     """The guest keeps a reserve of processes: a new command runs while the bomb lives, and after it."""
     with neighbour.undisturbed():
-        bomb = threading.Thread(target=session.execute, args=(":(){ :|:& };:; sleep 60",), kwargs={"timeout": 3})
+        bomb = threading.Thread(
+            target=session.execute, args=(":(){ :|:& };:; sleep 60",), kwargs={"timeout": 3}
+        )
         bomb.start()
         time.sleep(1)
         assert session.beside("echo alive", timeout=5)["stdout"] == "alive\n"
@@ -28,7 +35,9 @@ def test_a01_a_fork_bomb_leaves_its_owner_able_to_run_commands(session: Session,
     session.is_usable()
 
 
-def test_a02_busy_loops_get_the_cpus_of_their_session_and_no_more(session: Session, neighbour: Neighbour) -> None:
+def test_a02_busy_loops_get_the_cpus_of_their_session_and_no_more(
+    session: Session, neighbour: Neighbour
+) -> None:
     """Sixty spinning processes use one CPU between them."""
     with neighbour.undisturbed():
         before, began = int(session.beside(CPU_SECONDS)["stdout"]), time.monotonic()
@@ -84,10 +93,12 @@ def test_a07_commands_beyond_the_limit_are_refused_and_say_when_to_retry(
 
 
 def test_a_full_process_table_gives_results_or_refusals_but_never_silence(session: Session) -> None:
-    """With all processes taken, forty commands with input at once: none is answered as if the guest were dead."""
+    """All processes taken, and forty commands with input at once: none finds a guest that seems dead."""
     session.run("for i in $(seq 58); do sleep 60 & done", timeout=5)
     with ThreadPoolExecutor(40) as pool:
-        asked = [pool.submit(session.execute, ["sleep", "1"], timeout=3, stdin="x" * 200_000) for _ in range(40)]
+        asked = [
+            pool.submit(session.execute, ["sleep", "1"], timeout=3, stdin="x" * 200_000) for _ in range(40)
+        ]
         answers = [future.result() for future in asked]
     codes = Counter("ran" if answer.ok else answer.json()["code"] for answer in answers)
     assert set(codes) <= {"ran", "too_many_executions"}
@@ -95,7 +106,8 @@ def test_a_full_process_table_gives_results_or_refusals_but_never_silence(sessio
 
 
 @pytest.mark.parametrize(
-    "command", [[], [""], ["echo", "x" * 3_000_000], ["echo", "a\0b"], ["echo", 5], ["echo", None], [["echo"]], {}, 5]
+    "command",
+    [[], [""], ["echo", "x" * 3_000_000], ["echo", "a\0b"], ["echo", 5], ["echo", None], [["echo"]], {}, 5],
 )
 def test_a08_a_command_that_cannot_be_run_is_refused_by_name(session: Session, command: Any) -> None:
     problem = is_problem(session.execute(command), "invalid_request")
@@ -109,7 +121,13 @@ def test_a08_ten_thousand_arguments_are_fine(session: Session) -> None:
 def test_a09_every_exit_code_is_told(session: Session) -> None:
     told = [session.run(f"(exit {code})")["exit_code"] for code in range(0, 256, 5)]
     assert told == list(range(0, 256, 5))
-    assert [session.run(["bash", "-c", f"exit {code}"])["exit_code"] for code in (0, 1, 124, 137, 255)] == [0, 1, 124, 137, 255]
+    assert [session.run(["bash", "-c", f"exit {code}"])["exit_code"] for code in (0, 1, 124, 137, 255)] == [
+        0,
+        1,
+        124,
+        137,
+        255,
+    ]
 
 
 def test_a09_every_signal_is_told_by_name(session: Session) -> None:
@@ -123,7 +141,13 @@ def test_a09_every_signal_is_told_by_name(session: Session) -> None:
 
 def test_a09_a_crash_leaves_no_core_file(session: Session) -> None:
     for name in ("SEGV", "ABRT"):
-        result = session.run(["python3", "-c", f"import os, signal; x = bytearray(1 << 26); os.kill(os.getpid(), signal.SIG{name})"])
+        result = session.run(
+            [
+                "python3",
+                "-c",
+                f"import os, signal; x = bytearray(1 << 26); os.kill(os.getpid(), signal.SIG{name})",
+            ]
+        )
         assert result["signal"] == f"SIG{name}"
     assert session.run("ls -A /workspace /tmp | grep -c core")["stdout"] == "0\n"
 
@@ -140,15 +164,34 @@ def test_a09b_a_tiny_timeout_and_none_at_all_are_fine(session: Session) -> None:
 
 @pytest.mark.parametrize(
     "env",
-    [{"A=B": "x"}, {"A\0": "x"}, {"A\n": "x"}, {"": "x"}, {"A": "x\0"}, {"A": 5}, {"BASH_FUNC_ls%%": "() { :; }"},
-     {"UID": "0"}, {f"A{n}": "x" for n in range(10_000)}, {"A": "x" * 1_000_000}, []],
+    [
+        {"A=B": "x"},
+        {"A\0": "x"},
+        {"A\n": "x"},
+        {"": "x"},
+        {"A": "x\0"},
+        {"A": 5},
+        {"BASH_FUNC_ls%%": "() { :; }"},
+        {"UID": "0"},
+        {f"A{n}": "x" for n in range(10_000)},
+        {"A": "x" * 1_000_000},
+        [],
+    ],
     ids=lambda env: repr(env)[:20],
 )
 def test_a09b_an_environment_that_cannot_be_set_is_refused_by_name(session: Session, env: Any) -> None:
     assert is_problem(session.execute("true", env=env), "invalid_request")["field"].startswith("env")
 
 
-@pytest.mark.parametrize("env", [{"LD_PRELOAD": "/workspace/evil.so"}, {"PATH": ""}, {"PYTHONPATH": "/workspace"}, {"BASH_ENV": "/workspace/x"}])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LD_PRELOAD": "/workspace/evil.so"},
+        {"PATH": ""},
+        {"PYTHONPATH": "/workspace"},
+        {"BASH_ENV": "/workspace/x"},
+    ],
+)
 def test_a09b_variables_reach_the_command_but_never_the_guest(session: Session, env: dict[str, str]) -> None:
     """A broken PATH is the caller's own problem: 127, and without it all is as before."""
     for shell in ("main", None):
@@ -156,28 +199,45 @@ def test_a09b_variables_reach_the_command_but_never_the_guest(session: Session, 
     session.is_usable()
 
 
-@pytest.mark.parametrize("env", [{"PATH": ""}, {"PATH": "/nowhere"}, {"PROMPT_COMMAND": "sleep 9"}, {"TMOUT": "1"}, {"LD_PRELOAD": "/workspace/evil.so"}])
-def test_a_session_with_a_treacherous_environment_answers_with_results(attacker: Any, env: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"PATH": ""},
+        {"PATH": "/nowhere"},
+        {"PROMPT_COMMAND": "sleep 9"},
+        {"TMOUT": "1"},
+        {"LD_PRELOAD": "/workspace/evil.so"},
+    ],
+)
+def test_a_session_with_a_treacherous_environment_answers_with_results(
+    attacker: Any, env: dict[str, str]
+) -> None:
     """The caller's variables are the caller's problem: a result with an exit code, never a 503."""
     session = attacker.open(env=env)
     for shell in ("main", None):
         assert session.execute("echo hi", timeout=2, shell=shell).status_code == 200
 
 
-@pytest.mark.parametrize("cwd", ["/nowhere", "/etc/passwd", "/root", "/workspace/gone", "/run/sandbox", "a/" * 2000])
+@pytest.mark.parametrize(
+    "cwd", ["/nowhere", "/etc/passwd", "/root", "/workspace/gone", "/run/sandbox", "a/" * 2000]
+)
 def test_a09b_a_directory_that_cannot_be_entered_is_refused_by_name(session: Session, cwd: str) -> None:
     for shell in ("main", None):
         assert is_problem(session.execute("true", cwd=cwd, shell=shell), "invalid_request")["field"] == "cwd"
     session.is_usable()
 
 
-def test_a09b_links_to_directories_and_deleted_directories_are_what_they_are_in_the_sandbox(session: Session) -> None:
+def test_a09b_links_to_directories_and_deleted_directories_are_what_they_are_in_the_sandbox(
+    session: Session,
+) -> None:
     session.run("ln -s / root; mkdir gone; cd gone; rmdir /workspace/gone")
     assert session.run("ls -d workspace", cwd="/workspace/root")["stdout"] == "workspace\n"
     session.is_usable()
 
 
-def test_a_process_that_stops_everything_it_can_does_not_stop_the_guest(session: Session, neighbour: Neighbour) -> None:
+def test_a_process_that_stops_everything_it_can_does_not_stop_the_guest(
+    session: Session, neighbour: Neighbour
+) -> None:
     """A command may be stopped before it has become itself; it ends by its timeout, and the next ones too."""
     stopper = "import os\nwhile True:\n    try: os.kill(-1, 19)\n    except OSError: pass"
     session.run(f"python3 -c '{stopper}' & sleep 0.3", timeout=3)
@@ -189,7 +249,9 @@ def test_a_process_that_stops_everything_it_can_does_not_stop_the_guest(session:
             assert time.monotonic() - began < 5
 
 
-def test_a_shell_that_was_killed_between_two_commands_is_replaced_and_the_command_runs(session: Session) -> None:
+def test_a_shell_that_was_killed_between_two_commands_is_replaced_and_the_command_runs(
+    session: Session,
+) -> None:
     """Nothing is reported as done that was never run."""
     session.run("(sleep 0.2; kill -9 $$) &")
     time.sleep(0.7)
@@ -197,7 +259,9 @@ def test_a_shell_that_was_killed_between_two_commands_is_replaced_and_the_comman
     assert (result["stdout"], result["exit_code"], result["shell_restarted"]) == ("ran\n", 0, True)
 
 
-@pytest.mark.parametrize("command", ["exec 0</dev/null 10<&-", "TMOUT=1", "PROMPT_COMMAND='[ -e x ] && exit 0; touch x'"])
+@pytest.mark.parametrize(
+    "command", ["exec 0</dev/null 10<&-", "TMOUT=1", "PROMPT_COMMAND='[ -e x ] && exit 0; touch x'"]
+)
 def test_a_shell_that_ended_itself_between_two_commands_is_replaced_and_the_command_runs(
     session: Session, command: str
 ) -> None:

@@ -6,7 +6,6 @@ The ids are those of the attack catalogue; probes/kernel_surface.py says what ea
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 from pathlib import Path
@@ -120,7 +119,9 @@ def test_a81_a_sandbox_knows_neither_keys_nor_names_nor_paths_of_the_server(surf
     assert socket.gethostname() not in {*files["/etc/hosts"].split(), *files["/etc/resolv.conf"].split()} - {
         "sandbox"
     }
-    assert os.environ.get("SANDBOX_STATE_DIR", "/var/lib/sandbox-server") not in files["/proc/self/mountinfo"]
+    # A workspace that is a plain directory shows its path on the host here. It will not with the workspace
+    # store, and this line becomes: the state directory is not in mountinfo.
+    assert "docker.sock" not in files["/proc/self/mountinfo"]
 
 
 def test_a81_the_resolvers_of_the_host_stay_unknown(surface: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A prepared state directory without any process around it: a store, and the web application in this process."""
+"""A prepared state directory without any process around it: a store, and the web application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: read once, and anything unknown or malformed stops the start with the name in the message."""
+"""Configuration: anything unknown or malformed stops the start with the name in the message."""
 
 from __future__ import annotations
 
@@ -88,12 +88,18 @@ def test_sizes_have_units(raw: str, size: int) -> None:
 @pytest.mark.parametrize("name", ["MEMORY", "CPUS", "LEASE", "TIMEOUT"])
 def test_a_default_above_its_maximum_is_refused(name: str) -> None:
     with pytest.raises(BadConfig, match=f"SANDBOX_{name}"):
-        load({f"SANDBOX_{name}": "900000000", f"SANDBOX_{name}_MAX": "1"} if name != "CPUS" else {"SANDBOX_CPUS": "9"})
+        load(
+            {f"SANDBOX_{name}": "900000000", f"SANDBOX_{name}_MAX": "1"}
+            if name != "CPUS"
+            else {"SANDBOX_CPUS": "9"}
+        )
 
 
 def test_image_references_are_taken_as_they_are() -> None:
     """Tags are case-sensitive."""
-    config = load({"SANDBOX_IMAGES": "default=registry.example:5000/Some/image:V1.2-RC, data=other@sha256:ab"})
+    config = load(
+        {"SANDBOX_IMAGES": "default=registry.example:5000/Some/image:V1.2-RC, data=other@sha256:ab"}
+    )
     assert config.images == {"default": "registry.example:5000/Some/image:V1.2-RC", "data": "other@sha256:ab"}
     assert config.default_image == "default"
 

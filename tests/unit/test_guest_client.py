@@ -1,7 +1,8 @@
-"""The server's side of the wire, facing a guest that has gone bad: never a hang, never an unforeseen error."""
+"""The server's side of the wire, facing a guest that has gone bad: no hanging, nothing unforeseen."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -62,7 +63,10 @@ class BadGuest:
                     head, _ = protocol.receive(connection, protocol.TO_GUEST)
                     if head["verb"] == "hello":
                         proof = protocol.prove(SECRET, head["nonce"])
-                        protocol.send(connection, {"ok": True, "version": protocol.VERSION, "proof": proof, **self.hello})
+                        protocol.send(
+                            connection,
+                            {"ok": True, "version": protocol.VERSION, "proof": proof, **self.hello},
+                        )
                         continue
                     self.asked += 1
                     answer = self.answers.pop(0)
@@ -115,7 +119,9 @@ def test_a_guest_that_cannot_prove_itself_gets_no_command(
 
 
 @pytest.mark.parametrize("version", [0, 2, None, "1"])
-def test_a_guest_of_another_version_is_a_clear_error(client: GuestClient, bad: BadGuest, version: object) -> None:
+def test_a_guest_of_another_version_is_a_clear_error(
+    client: GuestClient, bad: BadGuest, version: object
+) -> None:
     bad.hello = {"version": version}
     with pytest.raises(errors.GuestUnavailable, match="another version"):
         run(client, bad)
@@ -157,10 +163,8 @@ def test_an_answer_that_makes_no_sense_is_told_as_such(
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -5.0])
 def test_a_duration_is_a_number_that_json_knows(client: GuestClient, bad: BadGuest, seconds: float) -> None:
     bad.answers = [({**GOOD, "seconds": seconds}, b"")]
-    try:
+    with contextlib.suppress(errors.GuestUnavailable):  # refusing it is as good
         assert 0 <= run(client, bad).seconds < 1e9
-    except errors.GuestUnavailable:
-        pass  # refusing it is as good
 
 
 @pytest.mark.parametrize("code", [None, 7, "no_such_code", "internal_error", ["x"]])
@@ -206,14 +210,18 @@ def test_a_guest_that_answers_a_byte_at_a_time_is_given_up_too(
     assert time.monotonic() - began < 1.5
 
 
-def test_a_kept_connection_that_died_is_replaced_without_the_caller_knowing(client: GuestClient, bad: BadGuest) -> None:
+def test_a_kept_connection_that_died_is_replaced_without_the_caller_knowing(
+    client: GuestClient, bad: BadGuest
+) -> None:
     bad.answers = [(GOOD, b""), lambda connection: None, (GOOD, b"")]
     assert run(client, bad).exit_code == 0
     assert run(client, bad).exit_code == 0
     assert bad.asked == 3
 
 
-def test_a_socket_replaced_by_a_link_is_not_followed(client: GuestClient, bad: BadGuest, tmp_path: Path) -> None:
+def test_a_socket_replaced_by_a_link_is_not_followed(
+    client: GuestClient, bad: BadGuest, tmp_path: Path
+) -> None:
     os.symlink(tmp_path / "guest.sock", tmp_path / "link.sock")
     lured = Sandbox("c" * 32, f"unix:{tmp_path / 'link.sock'}", SECRET)
     with pytest.raises(GuestSilent):
@@ -223,6 +231,8 @@ def test_a_socket_replaced_by_a_link_is_not_followed(client: GuestClient, bad: B
 @pytest.mark.parametrize("kind", ["file", "fifo", "directory", "nothing"])
 def test_what_is_no_socket_is_not_opened(client: GuestClient, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "other"
-    {"file": path.touch, "fifo": lambda: os.mkfifo(path), "directory": path.mkdir, "nothing": lambda: None}[kind]()
+    {"file": path.touch, "fifo": lambda: os.mkfifo(path), "directory": path.mkdir, "nothing": lambda: None}[
+        kind
+    ]()
     with pytest.raises(GuestSilent):
         client.run(Sandbox("d" * 32, f"unix:{path}", SECRET), "id", "", Command("true", 1))

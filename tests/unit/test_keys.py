@@ -33,7 +33,19 @@ def test_the_secret_is_stored_nowhere(store: Store, key: str, tmp_path: Path) ->
 
 def test_a_wrong_key_opens_nothing(store: Store, key: str) -> None:
     flipped = key[:-1] + ("0" if key[-1] != "0" else "1")
-    wrong = ["", "e2b_", flipped, key[:-1], key + "0", f" {key}", f"{key}\n", key.upper(), "e2b_" + "0" * 80, key[4:], "é"]
+    wrong = [
+        "",
+        "e2b_",
+        flipped,
+        key[:-1],
+        key + "0",
+        f" {key}",
+        f"{key}\n",
+        key.upper(),
+        "e2b_" + "0" * 80,
+        key[4:],
+        "é",
+    ]
     assert [one for one in wrong if tenant_of(store, one) is not None] == []
 
 

@@ -13,14 +13,18 @@ from web_in_process import Web
 from server.config import Config
 from server.logs import configure_logging
 
+SWITCHES = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
 FORGED = 'x\n2026-01-01 INFO forged\r\x1b[2J\x00\x7f\x85\u2028"quoted"'
 
 
 @pytest.fixture
-def logged(config: Config, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], Callable[[], str]]]:
+def logged(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[[str], Callable[[], str]]]:
     """Turns logging on in a format, and gives what was written since."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
+    switches = {name: getattr(logging, name) for name in SWITCHES}
 
     def on(log_format: str) -> Callable[[], str]:
         configure_logging(replace(config, log_format=log_format))
@@ -28,6 +32,8 @@ def logged(config: Config, capsys: pytest.CaptureFixture[str]) -> Iterator[Calla
 
     yield on
     root.handlers[:], root.level = before[0], before[1]
+    for name, value in switches.items():
+        setattr(logging, name, value)
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
@@ -35,23 +41,32 @@ def test_control_bytes_in_a_message_or_field_are_escaped(
     logged: Callable[[str], Callable[[], str]], log_format: str
 ) -> None:
     written = logged(log_format)
-    logging.getLogger("sandbox.test").info("said %s", FORGED, extra={"session": FORGED})
+    logging.getLogger("sandbox.test").info("said %s", FORGED, extra={"fields": {"session": FORGED}})
     line = written()
     assert line.count("\n") == 1 and line.endswith("\n")
     assert [char for char in line[:-1] if not char.isprintable()] == []
 
 
-def test_a_json_line_has_time_level_logger_message_and_fields(logged: Callable[[str], Callable[[], str]]) -> None:
+def test_a_json_line_has_time_level_logger_message_and_fields(
+    logged: Callable[[str], Callable[[], str]],
+) -> None:
     written = logged("json")
-    logging.getLogger("sandbox.test").warning("hello", extra={"tenant": "t", "session": FORGED})
+    logging.getLogger("sandbox.test").warning("hello", extra={"fields": {"tenant": "t", "session": FORGED}})
     line = json.loads(written())
-    assert (line["level"], line["logger"], line["message"], line["tenant"]) == ("warning", "sandbox.test", "hello", "t")
+    assert (line["level"], line["logger"], line["message"], line["tenant"]) == (
+        "warning",
+        "sandbox.test",
+        "hello",
+        "t",
+    )
     assert line["session"] == FORGED
     assert line["time"].endswith("+00:00")
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_an_exception_is_told_with_its_trace(logged: Callable[[str], Callable[[], str]], log_format: str) -> None:
+def test_an_exception_is_told_with_its_trace(
+    logged: Callable[[str], Callable[[], str]], log_format: str
+) -> None:
     written = logged(log_format)
     try:
         raise ValueError("x\x1b[2J")

@@ -84,7 +84,12 @@ def test_whole_characters_at_the_cut_are_kept(char: str) -> None:
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [(b"head", b"\x80" * 50 + b"tail"), (b"head\xff", b"tail"), (b"h\xffead", b"tail"), (b"head\x80\x80\x80\x80", b"")],
+    [
+        (b"head", b"\x80" * 50 + b"tail"),
+        (b"head\xff", b"tail"),
+        (b"h\xffead", b"tail"),
+        (b"head\x80\x80\x80\x80", b""),
+    ],
 )
 def test_bytes_that_are_not_text_survive_a_cut_too(first: bytes, last: bytes) -> None:
     assert shown(Stream(first, last, 1000))["stdout_base64"] == base64.b64encode(first + last).decode()

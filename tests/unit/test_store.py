@@ -1,4 +1,4 @@
-"""The store keeps its promises however many ask at once: quotas, one session per user, one per idempotency key."""
+"""The store keeps its promises however many ask at once: quotas, one session per user and per key."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_a_quota_holds_across_processes(store: Store, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     go, told = context.Event(), context.Queue()
     workers = [
-        context.Process(target=_reserve_in_a_process, args=(tmp_path / "store.db", 6, go, told)) for _ in range(3)
+        context.Process(target=_reserve_in_a_process, args=(tmp_path / "store.db", 6, go, told))
+        for _ in range(3)
     ]
     for worker in workers:
         worker.start()

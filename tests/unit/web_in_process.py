@@ -18,7 +18,10 @@ class Web:
     store: Store
 
     def post(self, path: str, body: Any = None, data: bytes | None = None, **headers: str) -> TestResponse:
-        given = {"Authorization": f"Bearer {self.key}", **{n.replace("_", "-"): v for n, v in headers.items()}}
+        given = {
+            "Authorization": f"Bearer {self.key}",
+            **{n.replace("_", "-"): v for n, v in headers.items()},
+        }
         if data is not None:
             return self.http.post(path, data=data, headers={"Content-Type": "application/json", **given})
         return self.http.post(path, json=body, headers=given)

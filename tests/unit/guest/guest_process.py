@@ -1,6 +1,6 @@
-"""The real guest as a plain process, PID 1 of a namespace of its own, and the server's own client to speak to it.
+"""The real guest as a plain process, PID 1 of its own namespace, and the server's client to speak to it.
 
-Its code is copied beside it, as the image does: the user of the commands need not be able to read this project.
+Its code is a copy, as in the image: the commands' user need not be able to read this project.
 """
 
 from __future__ import annotations

@@ -61,7 +61,12 @@ def test_who_waits_for_a_command_that_is_refused_gets_the_same_refusal(guest: Gu
 
 
 def test_a_command_goes_on_when_its_caller_has_gone(guest: GuestProcess) -> None:
-    head = {"verb": "run", "execution": "gone", "fingerprint": "", "command": "sleep 0.3; echo x >> runs; echo done"}
+    head = {
+        "verb": "run",
+        "execution": "gone",
+        "fingerprint": "",
+        "command": "sleep 0.3; echo x >> runs; echo done",
+    }
     rest = {"timeout": 10, "language": "bash", "shell": "main", "cwd": None, "env": {}, "stdin": False}
     with guest.connection() as connection:
         protocol.send(connection, {**head, **rest})

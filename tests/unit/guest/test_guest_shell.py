@@ -16,7 +16,9 @@ def test_directory_variables_and_functions_stay(guest: GuestProcess) -> None:
 
 
 def test_an_activated_environment_stays(guest: GuestProcess) -> None:
-    guest.run("echo 'deactivate() { :; }; export VIRTUAL_ENV=/v; PATH=/v/bin:$PATH' > activate; source activate")
+    guest.run(
+        "echo 'deactivate() { :; }; export VIRTUAL_ENV=/v; PATH=/v/bin:$PATH' > activate; source activate"
+    )
     assert text(guest.run("echo $VIRTUAL_ENV ${PATH%%:*}; type -t deactivate")) == "/v /v/bin\nfunction\n"
 
 
@@ -149,7 +151,9 @@ def test_a_command_that_moves_on_from_its_own_directory_stays_there(guest: Guest
     assert text(guest.run("pwd")) == "/usr/lib\n"
 
 
-@pytest.mark.parametrize("options", [{}, {"shell": None}, {"language": "python"}], ids=["shell", "own", "python"])
+@pytest.mark.parametrize(
+    "options", [{}, {"shell": None}, {"language": "python"}], ids=["shell", "own", "python"]
+)
 def test_a_directory_that_cannot_be_entered_is_refused_and_nothing_runs(
     guest: GuestProcess, options: dict[str, str]
 ) -> None:
@@ -164,7 +168,7 @@ def test_a_directory_that_cannot_be_entered_is_refused_and_nothing_runs(
 
 def test_variables_for_one_command_are_gone_after_it(guest: GuestProcess) -> None:
     guest.run("export KEPT=old")
-    value = "it's \"quoted\" $HOME `id` \\ \n second line"
+    value = 'it\'s "quoted" $HOME `id` \\ \n second line'
     answer = guest.run('printf "%s|" "$NEW" "$KEPT"', env={"NEW": value, "KEPT": "x"})
     assert text(answer) == f"{value}|x|"
     assert text(guest.run("echo ${NEW-unset} $KEPT")) == "unset old\n"

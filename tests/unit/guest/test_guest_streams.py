@@ -19,7 +19,9 @@ def test_a_stdin_of_50_mebibytes_is_read_to_its_end(guest: GuestProcess, shell: 
 
 
 @EVERYWHERE
-def test_a_stdin_of_50_mebibytes_that_nobody_reads_holds_nobody(guest: GuestProcess, shell: str | None) -> None:
+def test_a_stdin_of_50_mebibytes_that_nobody_reads_holds_nobody(
+    guest: GuestProcess, shell: str | None
+) -> None:
     began = time.monotonic()
     assert text(guest.run("echo done", stdin=BIG, shell=shell)) == "done\n"
     assert text(guest.run("head -c 3 | od -An -tx1", stdin=BIG, shell=shell)) == " 00 01 02\n"

@@ -1,4 +1,4 @@
-"""A timeout ends the command and everything it started, and spares the shell and what earlier commands left."""
+"""A timeout ends the command and all that it started; the shell and what earlier commands left stay."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_a_stopped_program_is_ended_by_the_timeout(guest: GuestProcess) -> None:
 
 
 @pytest.mark.parametrize("shell", ["main", None])
-def test_children_that_left_with_setsid_are_killed_by_the_timeout(guest: GuestProcess, shell: str | None) -> None:
+def test_children_that_left_with_setsid_are_killed_by_the_timeout(
+    guest: GuestProcess, shell: str | None
+) -> None:
     """Alone in a session of its own, and adopted by PID 1 after a double fork."""
     command = "setsid sleep 62.25 & (setsid nohup sleep 63.25 >/dev/null 2>&1 &) ; sleep 64.25"
     assert guest.run(command, timeout=0.5, shell=shell).timed_out
@@ -86,9 +88,15 @@ def test_background_children_of_earlier_commands_are_spared(guest: GuestProcess)
 
 
 def test_a_background_server_that_minds_interrupts_is_spared_too(guest: GuestProcess) -> None:
-    """As at a terminal, where Ctrl-C reaches the foreground alone: uvicorn, redis and node all stop on SIGINT."""
-    server = "import signal, sys, time\\nsignal.signal(2, lambda *_: sys.exit())\\nopen(\"up\", \"w\")\\ntime.sleep(71.25)"
-    guest.run(f"python3 -c $'{server}' &")
+    """At a terminal Ctrl-C reaches the foreground alone; uvicorn, redis and node stop on SIGINT."""
+    lines = (
+        "import signal, time",
+        "signal.signal(2, lambda *_: exit())",
+        'open("up", "w")',
+        "time.sleep(71.25)",
+    )
+    server = "\n".join(lines)
+    guest.run(f"python3 -c '{server}' &")
     guest.await_file("up")
     assert guest.alive(r"time.sleep\(71.25\)")
     assert guest.run("sleep 72.25", timeout=0.3).timed_out

@@ -36,7 +36,14 @@ def test_a_frame_arrives_as_it_was_sent(pair: Pair, size: int) -> None:
 def test_frames_follow_each_other(pair: Pair) -> None:
     for number in range(3):
         protocol.send(pair[0], {"n": number}, b"x" * number)
-    assert [protocol.receive(pair[1], SMALL) for _ in range(3)] == [({"n": n}, b"x" * n) for n in range(3)]
+        assert protocol.receive(pair[1], SMALL) == ({"n": number}, b"x" * number)
+
+
+def test_a_peer_that_speaks_out_of_turn_is_refused(pair: Pair) -> None:
+    protocol.send(pair[0], {"n": 1})
+    protocol.send(pair[0], {"n": 2})
+    with pytest.raises(protocol.FrameError):
+        protocol.receive(pair[1], SMALL)
 
 
 def test_half_a_character_in_a_text_does_not_break_the_wire(pair: Pair) -> None:

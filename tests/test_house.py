@@ -1,0 +1,292 @@
+"""The rules of the house: who may import whom, what must be documented, how long things may get.
+
+A rule that is broken for a reason is an entry in a table here, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from sandbox_client.errors import BY_CODE
+
+from server import errors
+from server.api.problems import STATUSES, TITLES
+from server.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+LONGEST_FUNCTION = 40
+LONGEST_MODULE = 325
+
+# Broad excepts: only at the edge of a process or of somebody else's program.
+BROAD = {
+    "server/api/problems.py": "the edge of a request",
+    "server/keeper/main.py": "the edge of a request to the keeper",
+    "server/guest/python_driver.py": "the edge of the user's program",
+}
+# Excepts of everything that put things right and raise again.
+CLEANING = {
+    "server/guest/executions.py",
+    "server/guest/kept.py",
+    "server/guest/processes.py",
+    "server/guest_client.py",
+    "server/keeper/sandboxes.py",
+    "server/sessions.py",
+    "server/store.py",
+}
+
+
+def modules(folder: str) -> Iterator[Path]:
+    return (path for path in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in path.parts)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module imported anywhere in a file, absolute; relative ones as their package has them."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield stem
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+def imports_of(path: Path, *roots: str) -> set[str]:
+    return {
+        name for name in imported(path) if any(name == root or name.startswith(f"{root}.") for root in roots)
+    }
+
+
+def test_only_the_docker_runtime_imports_docker() -> None:
+    found = {name_of(path) for path in modules("server") if imports_of(path, "docker")}
+    assert found == {"server/keeper/runtime/docker.py"}
+
+
+def test_nothing_on_the_web_side_imports_the_keeper() -> None:
+    """ctl is the operator's, and asks the runtime itself when no keeper is there."""
+    web_side = (p for p in modules("server") if "keeper" not in p.parts and p.name != "ctl.py")
+    assert {name_of(path): found for path in web_side if (found := imports_of(path, "server.keeper"))} == {}
+
+
+def test_the_guest_imports_only_the_standard_library_and_itself() -> None:
+    for path in modules("server/guest"):
+        outside = {
+            name.split(".")[0]
+            for name in imported(path)
+            if name.split(".")[0] not in sys.stdlib_module_names
+            and not name.startswith(("server.guest", "guest"))
+        }
+        assert outside == set(), name_of(path)
+
+
+def test_the_domain_knows_neither_flask_nor_docker_nor_the_api() -> None:
+    web = {"server/app.py", "server/worker.py"}  # what puts the web side together, and its process
+    for path in modules("server"):
+        if "api" in path.parts or name_of(path) in web:
+            continue
+        assert imports_of(path, "flask", "werkzeug", "flask_limiter", "server.api", "server.app") == set(), (
+            name_of(path)
+        )
+
+
+def test_the_layers_import_downwards_only() -> None:
+    """api -> sessions -> store, keeper_client, guest_client."""
+    assert imports_of(ROOT / "server/store.py", "server") <= {
+        name for name in imported(ROOT / "server/store.py") if name.startswith("server.errors")
+    } | {"server"}
+    for low in ("store.py", "keeper_client.py", "guest_client.py", "errors.py", "config.py", "results.py"):
+        assert imports_of(ROOT / "server" / low, "server.sessions") == set(), low
+    for path in modules("server/api"):
+        assert imports_of(path, "server.keeper", "server.keeper_client") == set(), name_of(path)
+
+
+def test_only_the_guest_client_speaks_the_guests_protocol() -> None:
+    """Others may know its version and file names; none sends or receives."""
+    for path in modules("server"):
+        if "guest" in path.parts or path.name == "guest_client.py":
+            continue
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"protocol\.(send|receive|prove)\b", text), name_of(path)
+
+
+def test_only_problems_knows_http_statuses() -> None:
+    """Success is said where it happens; every error status lives in one table."""
+    for path in modules("server"):
+        if name_of(path) in ("server/api/problems.py", "server/keeper/runtime/docker.py"):
+            continue
+        statuses = {
+            node.value
+            for node in ast.walk(parsed(path))
+            if isinstance(node, ast.Constant)
+            and type(node.value) is int
+            and node.value in set(STATUSES.values())
+        }
+        if name_of(path) == "server/api/status.py":
+            statuses -= {503}  # /readyz is no error: its body is the answer
+        assert statuses == set(), name_of(path)
+
+
+def test_the_client_imports_only_requests_and_the_standard_library() -> None:
+    """urllib3 comes with requests, and names what can go wrong below it."""
+    for path in modules("client/sandbox_client"):
+        if "integrations" in path.parts:
+            continue
+        tops = {name.split(".")[0] for name in imported(path)}
+        outside = tops - set(sys.stdlib_module_names) - {"requests", "urllib3", "client", "sandbox_client"}
+        assert outside == set(), name_of(path)
+
+
+def test_every_setting_is_documented() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    missing = [name for s in fields(Config) if (name := f"SANDBOX_{s.name.upper()}") not in text]
+    assert missing == []
+
+
+def test_every_documented_setting_exists() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    known = {f"SANDBOX_{setting.name.upper()}" for setting in fields(Config)} | {
+        "SANDBOX_URL",
+        "SANDBOX_API_KEY",
+    }
+    assert set(re.findall(r"\bSANDBOX_[A-Z_]+[A-Z]\b", text)) <= known
+
+
+def test_every_default_in_the_documentation_is_the_real_one() -> None:
+    lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
+    for setting in fields(Config):
+        default = setting.metadata["default"]
+        about = [
+            line for line in lines if line.startswith("|") and f"`SANDBOX_{setting.name.upper()}`" in line
+        ]
+        assert about, setting.name
+        assert not default or any(f"`{default}`" in line for line in about), (setting.name, default, about)
+
+
+@pytest.mark.parametrize("code", sorted(STATUSES))
+def test_every_problem_code_is_documented_and_known_to_the_client(code: str) -> None:
+    assert f"`{code}`" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert code in BY_CODE
+
+
+def test_the_client_knows_no_code_that_the_server_does_not() -> None:
+    assert set(BY_CODE) == set(STATUSES)
+
+
+def test_every_error_of_the_domain_has_a_status_with_a_title() -> None:
+    def tree(kind: type[errors.SandboxError]) -> Iterator[type[errors.SandboxError]]:
+        yield kind
+        for child in kind.__subclasses__():
+            yield from tree(child)
+
+    for kind in tree(errors.SandboxError):
+        assert kind.code in STATUSES, kind
+    assert set(STATUSES.values()) <= set(TITLES)
+
+
+def test_every_cause_of_an_end_is_documented() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [cause for cause in errors.CAUSES if f"`{cause}`" not in text] == []
+
+
+def test_every_route_is_documented() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    routes = set()
+    for path in modules("server/api"):
+        routes |= set(re.findall(r'@bp\.\w+\("([^"]+)"\)', path.read_text(encoding="utf-8")))
+    wanted = {re.sub("<[^>]*>", "{id}", route) for route in routes} - {"/docs.css"}
+    said = re.sub(r"\{[^}]*\}", "{id}", text)
+    assert [route for route in sorted(wanted) if route not in said] == []
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (
+        node for node in ast.walk(parsed(path)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+
+
+@pytest.mark.parametrize("folder", ["server", "client/sandbox_client"])
+def test_functions_and_modules_stay_short(folder: str) -> None:
+    for path in modules(folder):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_MODULE, name_of(path)
+        for function in functions(path):
+            length = (function.end_lineno or 0) - function.lineno + 1
+            assert length <= LONGEST_FUNCTION, f"{name_of(path)}: {function.name} has {length} lines"
+
+
+def test_most_functions_are_short() -> None:
+    """The tail is what separates good code from the rest: nine of ten within 25 lines."""
+    lengths = sorted(
+        (f.end_lineno or 0) - f.lineno + 1
+        for folder in ("server", "client")
+        for p in modules(folder)
+        for f in functions(p)
+    )
+    assert lengths[len(lengths) * 9 // 10] <= 25
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+        for kind in kinds
+    )
+
+
+def test_broad_excepts_stand_only_at_the_edge_or_raise_again() -> None:
+    for folder in ("server", "client/sandbox_client"):
+        for path in modules(folder):
+            for node in ast.walk(parsed(path)):
+                if not isinstance(node, ast.ExceptHandler) or not is_broad(node) or name_of(path) in BROAD:
+                    continue
+                raises = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+                assert raises and name_of(path) in CLEANING, f"{name_of(path)}:{node.lineno}"
+
+
+def test_every_module_says_what_it_is() -> None:
+    for folder in ("server", "client/sandbox_client", "tests"):
+        for path in modules(folder):
+            if path.name != "__main__.py":
+                assert ast.get_docstring(parsed(path)), name_of(path)
+
+
+def test_names_that_say_nothing_are_not_used() -> None:
+    """Never manager, service, helper, utils: DESIGN's words are enough."""
+    for path in modules("server"):
+        names = {
+            node.name for node in ast.walk(parsed(path)) if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+        }
+        assert not [
+            name for name in {path.stem, *names} if re.search("manager|service|helper|utils", name.lower())
+        ]
+
+
+def test_every_wait_on_a_process_or_request_in_the_tests_is_bounded() -> None:
+    """pytest-timeout would end a hanging run, but not say where."""
+    for path in modules("tests"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("requests.get", "requests.post"):
+                assert any(keyword.arg == "timeout" for keyword in node.keywords), (
+                    f"{name_of(path)}:{node.lineno}"
+                )
+
+
+def test_no_test_is_skipped_by_hand() -> None:
+    marks = re.compile(r"@pytest\.mark\.(skip\b|xfail)")
+    assert [
+        name_of(p) for p in modules("tests") if p.name != "test_house.py" and marks.search(p.read_text())
+    ] == []
