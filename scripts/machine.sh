@@ -71,7 +71,7 @@ need_web_user() {
 
 # The kernel settings that the wall counts on: name, least value, why. Only ever raised, and not permanent.
 SYSCTLS='
-kernel.pty.max                    16384   terminals are shared by the whole host: one sandbox must not take them all
+kernel.pty.max                    65536   terminals are shared by the whole host: one sandbox must not take them all
 kernel.pid_max                    131072  so are process numbers
 fs.protected_hardlinks            1       links planted in directories that others write to
 fs.protected_symlinks             1       the same

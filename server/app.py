@@ -31,12 +31,6 @@ from server.sessions import Sessions
 from server.store import Store
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'",
-}
 
 _log = logging.getLogger("sandbox.web")
 
@@ -89,7 +83,7 @@ def _around_requests(app: Flask, gate: Gate) -> None:
 
     @app.after_request
     def after(response: Response) -> Response:
-        response.headers.extend(_HEADERS)
+        response.headers.extend(problems.HEADERS)
         response.headers["X-Request-Id"] = g.get("request_id", "")
         _log_request(response)
         return response

@@ -14,7 +14,7 @@ import stat
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from server import errors
 from server.guest import protocol
@@ -41,6 +41,9 @@ class Sandbox:
     secret: bytes
 
 
+Stdin = bytes | BinaryIO  # what is large waits in a file
+
+
 @dataclass(frozen=True)
 class Command:
     """What a caller wants to run, after every check."""
@@ -51,7 +54,7 @@ class Command:
     shell: str | None = "main"
     cwd: str | None = None
     env: dict[str, str] | None = None
-    stdin: bytes | None = None
+    stdin: Stdin | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class GuestClient:
             connection.close()
 
     def _ask(
-        self, sandbox: Sandbox, head: protocol.Head, body: bytes, deadline: float
+        self, sandbox: Sandbox, head: protocol.Head, body: Stdin, deadline: float
     ) -> tuple[protocol.Head, protocol.Body]:
         kept = self._kept.get(sandbox.id)
         if kept:
@@ -132,11 +135,14 @@ class GuestClient:
         return self._exchange(sandbox, self._connect(sandbox), head, body, deadline)
 
     def _exchange(
-        self, sandbox: Sandbox, connection: socket.socket, head: protocol.Head, body: bytes, deadline: float
+        self, sandbox: Sandbox, connection: socket.socket, head: protocol.Head, body: Stdin, deadline: float
     ) -> tuple[protocol.Head, protocol.Body]:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            protocol.send(connection, head, body)
+            if isinstance(body, bytes):
+                protocol.send(connection, head, body)
+            else:
+                protocol.send_file(connection, head, body)
             answer, answer_body = protocol.receive(connection, self._limits, deadline)
         except TimeoutError as exc:
             connection.close()

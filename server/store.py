@@ -234,13 +234,13 @@ class Store:
         return None if row is None else _session(row)
 
     def use(self, session_id: str, now: float, busy_until: float) -> None:
-        sql = """UPDATE sessions SET last_used_at = max(last_used_at, ?), busy_until = max(busy_until, ?)
+        sql = """UPDATE sessions SET last_used_at = ?, busy_until = max(busy_until, ?)
                  WHERE id = ? AND state = 'running'"""
         self._quickly(sql, (now, busy_until, session_id))
 
     def rest(self, session_id: str, now: float, busy_until: float) -> None:
         """A command has ended: the lease starts anew, and what this command alone kept alive is let go."""
-        sql = """UPDATE sessions SET last_used_at = max(last_used_at, ?),
+        sql = """UPDATE sessions SET last_used_at = ?,
                  busy_until = CASE WHEN busy_until = ? THEN 0 ELSE busy_until END
                  WHERE id = ? AND state = 'running'"""
         self._quickly(sql, (now, busy_until, session_id))

@@ -18,7 +18,7 @@ from gunicorn.http import errors
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
-from server.api.problems import STATUSES, problem_body
+from server.api.problems import HEADERS, STATUSES, problem_body
 from server.config import load
 from server.logs import configure_logging
 
@@ -63,11 +63,14 @@ def _kind_of(exc: BaseException) -> tuple[str, str]:
 
 
 def _answer(code: str, detail: str) -> bytes:
-    body = json.dumps(problem_body(code, detail, secrets.token_hex(8))).encode()
+    request_id = secrets.token_hex(8)
+    body = json.dumps(problem_body(code, detail, request_id)).encode()
     head = [
         f"HTTP/1.1 {STATUSES[code]} Refused",
         "Connection: close",
         "Content-Type: application/problem+json",
         f"Content-Length: {len(body)}",
+        f"X-Request-Id: {request_id}",
+        *(f"{name}: {value}" for name, value in HEADERS.items()),
     ]
     return "\r\n".join([*head, "", ""]).encode() + body

@@ -6,6 +6,8 @@ with a right key.
 
 from __future__ import annotations
 
+import re
+
 from flask import g, request
 from flask_limiter import Limiter
 from limits import parse as parse_limit
@@ -16,6 +18,7 @@ from server.errors import SandboxError, Unauthorized
 from server.keys import tenant_of
 from server.store import Store
 
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?")
 _THIS_MACHINE = {"127.0.0.1", "::1"}
 OPEN_ENDPOINTS = {
     "status.healthz",
@@ -72,10 +75,8 @@ class Gate:
 
     def _check_host(self) -> None:
         """Against DNS rebinding: a page in a browser reaches 127.0.0.1 only under a name of its own."""
-        name = request.host.lower()
-        if not name.endswith("]"):
-            name = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and ":" in name else name
-        if "*" not in self._config.hosts and name not in self._config.hosts:
+        host = _HOST.fullmatch(request.host.lower())
+        if "*" not in self._config.hosts and (host is None or host[1] not in self._config.hosts):
             raise Refusal(
                 "wrong_host", "This host name is not served here. The operator can add it to SANDBOX_HOSTS."
             )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+
 from server.api.models import CreateSession, RunCommand
 from server.config import Config
 from server.errors import Invalid
-from server.guest_client import Command
+from server.guest_client import Command, Stdin
 from server.sessions import Wish
+
+_LARGE_STDIN = 1 << 20
 
 
 def wish_of(asked: CreateSession, config: Config) -> Wish:
@@ -36,8 +40,17 @@ def command_of(asked: RunCommand, config: Config) -> Command:
         shell=None if isinstance(asked.command, list) else asked.shell,
         cwd=asked.cwd,
         env=asked.env,
-        stdin=asked.stdin_bytes(),
+        stdin=_stdin(asked.stdin_bytes()),
     )
+
+
+def _stdin(data: bytes | None) -> Stdin | None:
+    """What is large waits on disk, under no name: commands take their time, and memory is for parsing."""
+    if data is None or len(data) <= _LARGE_STDIN:
+        return data
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command that reads it is forgotten
+    file.write(data)
+    return file
 
 
 def _within(field: str, asked: float | None, default: float, most: float, unit: str) -> float:

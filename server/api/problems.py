@@ -55,6 +55,14 @@ TITLES = {
     503: "Not available right now",
 }
 
+# On every answer, good or bad: nothing of ours is to be guessed at, framed, kept or run by a browser.
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'",
+}
+
 _log = logging.getLogger("sandbox.web")
 
 

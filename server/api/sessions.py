@@ -11,6 +11,7 @@ from server.api import models, parse
 from server.api.limits import command_of, lease_of, wish_of
 from server.api.wiring import parts, tenant
 from server.errors import Invalid
+from server.guest_client import Command
 from server.sessions import timestamp
 from server.store import Session
 
@@ -26,7 +27,9 @@ def create_session() -> Response:
 def execute() -> Response:
     with parts().large_bodies.place():
         asked = parse.body_of(models.Execute)
-        return _execute(asked.session_id, asked)
+        session_id, command = asked.session_id, command_of(asked, parts().config)
+        del asked  # a large body is not kept while the command runs
+    return _execute(session_id, command)
 
 
 @bp.post("/cleanup")
@@ -75,7 +78,8 @@ def extend(session_id: str) -> Response:
 @bp.post("/v1/sessions/<session_id>/execute")
 def execute_in(session_id: str) -> Response:
     with parts().large_bodies.place():
-        return _execute(session_id, parse.body_of(models.RunCommand))
+        command = command_of(parse.body_of(models.RunCommand), parts().config)
+    return _execute(session_id, command)
 
 
 def _create() -> tuple[Response, bool]:
@@ -86,8 +90,7 @@ def _create() -> tuple[Response, bool]:
     return jsonify({"status": "created" if new else "existing", **_as_json(session)}), new
 
 
-def _execute(session_id: str, asked: models.RunCommand) -> Response:
-    command = command_of(asked, parts().config)
+def _execute(session_id: str, command: Command) -> Response:
     session_id = _named(session_id)
     execution, answer = parts().sessions.execute(tenant(), session_id, command, parse.idempotency())
     return jsonify(results.as_json(answer, session_id, execution))

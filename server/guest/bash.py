@@ -11,11 +11,12 @@ import os
 import shlex
 
 from .capture import Output
-from .kept import Kept, Pipes, Report, outcome_of, write_file
+from .kept import Died, Kept, NeverRead, Pipes, Report, outcome_of, write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work, signal_name
 
 _ORDER_SECONDS = 10.0
+_LONGEST_CWD = 4096
 _PREPARE = r"PS1= PS2= PS4='+ '; set +o history +H +m; unset HISTFILE MAILCHECK" + "\n"
 
 
@@ -23,12 +24,12 @@ class Bash(Kept):
     _last_status = 0
 
     def _argv(self) -> list[str]:
-        return ["bash", "--norc", "--noprofile", "--noediting", "-i"]
+        return ["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"]
 
     def _start(self) -> None:
         super()._start()
         self._last_status = 0
-        self._write(_PREPARE)
+        self._write(_PREPARE.encode())
 
     def _run(self, work: Work, output: Output) -> Outcome:
         came_from, went_to = self._go(work.cwd) if work.cwd else ("", "")
@@ -39,7 +40,7 @@ class Bash(Kept):
         self._last_status = report.status
         outcome = outcome_of(report, output)
         if came_from and report.cwd == went_to:
-            outcome.cwd = self._ask(f"\\builtin cd -- {shlex.quote(came_from)}").cwd
+            outcome.cwd = self._return_to(came_from)
         if 128 < report.status <= 128 + 64 and not outcome.timed_out:
             outcome.signal = signal_name(report.status - 128)
         return outcome
@@ -53,12 +54,19 @@ class Bash(Kept):
             raise NoSuchDirectory
         return came_from, arrived.cwd
 
+    def _return_to(self, directory: str) -> str:
+        """The command has run: whatever happens here, it must not run again."""
+        try:
+            return self._ask(f"\\builtin cd -- {shlex.quote(directory)}").cwd
+        except (Died, NeverRead):
+            return self._home
+
     def _ask(self, order: str) -> Report:
         token = self._token()
         return self._obey(token, f"{order}\n{self._tell(token)}", None, Output(0), _ORDER_SECONDS)
 
     def _tell(self, token: str) -> str:
-        return f'\\builtin printf \'%s %s %s\\0\' {token} "$?" "$PWD" >{self._report_path}\n'
+        return f'\\builtin printf \'%s %s %s\\0\' {token} "$?" "${{PWD-}}" >{self._report_path}\n'
 
     def _source(self, work: Work, pipes: Pipes) -> str:
         """Variables for this command alone stand before `source`; by way of a file, as they can be long."""
@@ -82,4 +90,6 @@ class Bash(Kept):
         fields = raw.split(b" ", 2)
         if len(fields) != 3 or fields[0] != token.encode() or not fields[1].isdigit():
             return None
-        return Report(int(fields[1]) & 0xFF, fields[2].decode("utf-8", "replace") or self._home)
+        return Report(
+            int(fields[1]) & 0xFF, fields[2][:_LONGEST_CWD].decode("utf-8", "replace") or self._home
+        )

@@ -8,9 +8,12 @@ All of it lives in a directory that only root may list or change.
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import shutil
 import signal
+import termios
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -26,6 +29,10 @@ _KILLED = 9
 # After a timeout: ask as Ctrl-C does; then end what the command started and ask again, twice. The last
 # resort ends the interpreter too.
 _PATIENCE = (0.25, 0.5, 0.5)
+
+
+class NeverRead(Exception):
+    """The interpreter was dead before it read its orders: the command has not run."""
 
 
 class Died(Exception):
@@ -116,12 +123,23 @@ class Kept(ABC):
         """The report that ends the command `token`; None for anything else."""
 
     def run(self, work: Work, output: Output) -> Outcome:
-        if self._child is None:
-            self._start()
-        try:
-            return self._run(work, output)
-        except Died as exc:
-            return self._bury(output, exc.timed_out)
+        """Run a command; in a fresh interpreter if the old one ended between two commands."""
+        lost = self._child is not None and self._child.status is not None
+        for _ in range(2):
+            if lost:
+                self._clear()
+            if self._child is None:
+                self._start()
+            try:
+                outcome = self._run(work, output)
+            except NeverRead:
+                lost = True
+                continue
+            except Died as exc:
+                outcome = self._bury(output, exc.timed_out)
+            outcome.restarted |= lost
+            return outcome
+        return self._bury(output, timed_out=False)
 
     def close(self) -> None:
         if self._child is not None:
@@ -141,21 +159,35 @@ class Kept(ABC):
         reader.watch(self._child.exited)
         since = now_ticks()
         try:
-            self._write(orders)
+            self._write(orders.encode())
             report = self._await(token, reader, time.monotonic() + timeout)
             if report is None:
                 report = self._interrupt(token, reader, since)
             return report
+        except Died as exc:
+            if not exc.timed_out and self._unread() >= len(orders.encode()):
+                raise NeverRead from exc
+            raise
         finally:
             self._drain.adopt(reader.finish())
             if pipes:
                 pipes.discard()
 
-    def _write(self, orders: str) -> None:
+    def _write(self, orders: bytes) -> None:
+        """Never blocks: what an interpreter is told fits into a pipe, unless it has stopped reading."""
         try:
-            os.write(self._orders, orders.encode())
+            os.write(self._orders, orders)
         except BrokenPipeError as exc:
+            raise NeverRead from exc
+        except BlockingIOError as exc:
+            assert self._child is not None
+            signal_tree(self._child.pid, self._child.mark, 0, signal.SIGKILL)
             raise Died from exc
+
+    def _unread(self) -> int:
+        size = array.array("i", [0])
+        fcntl.ioctl(self._orders, termios.FIONREAD, size)
+        return size[0]
 
     def _await(self, token: str, reader: Reader, deadline: float) -> Report | None:
         assert self._child is not None
@@ -216,6 +248,7 @@ class Kept(ABC):
         self._reports = os.open(self._report_path, os.O_RDWR | os.O_NONBLOCK)
         null = os.open(os.devnull, os.O_RDWR)
         orders_read, self._orders = os.pipe()
+        os.set_blocking(self._orders, False)
         try:
             streams = Streams(orders_read, null, null)
             self._child = self._processes.spawn(self._argv(), self._env, self._home, streams)

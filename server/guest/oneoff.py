@@ -18,7 +18,7 @@ _NOT_EXECUTABLE = 126
 def run(
     work: Work, processes: Processes, drain: Drain, env: dict[str, str], home: str, limit: int
 ) -> Outcome:
-    argv = ["bash", "-c", work.command] if isinstance(work.command, str) else work.command
+    argv = ["/bin/bash", "-c", work.command] if isinstance(work.command, str) else work.command
     cwd = work.cwd or home
     output = Output(limit)
     try:
@@ -37,10 +37,8 @@ def _run(
     output: Output,
 ) -> Outcome:
     since = now_ticks()
-    child, stdin, pipes = _start(argv, work, processes, env, cwd)
+    child, pipes = _start(argv, work, processes, env, cwd)
     deadline = time.monotonic() + work.timeout
-    if stdin is not None:
-        Feeder(work.stdin or b"", lambda: stdin)
     reader = Reader({pipes[0]: "stdout", pipes[1]: "stderr"}, output)
     reader.watch(child.exited)
     timed_out = reader.wait(deadline) is None
@@ -57,29 +55,31 @@ def _run(
 
 def _start(
     argv: list[str], work: Work, processes: Processes, env: dict[str, str], cwd: str
-) -> tuple[Child, int | None, tuple[int, int]]:
-    """The child, the writing end of its stdin if it has one, and the reading ends of its output."""
+) -> tuple[Child, tuple[int, int]]:
+    """The child, and the reading ends of its output. Whatever can fail does so before it is started."""
+    stdin = _stdin(work)
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
-    in_write: int | None = None
-    if work.stdin is None:
-        in_read = os.open(os.devnull, os.O_RDONLY)
-    else:
-        in_read, in_write = os.pipe()
-    started = False
-    try:
-        child = processes.spawn(argv, env, cwd, Streams(in_read, out_write, err_write))
-        started = True
-    finally:
-        for fd in (in_read, out_write, err_write):
-            os.close(fd)
-        if not started:
-            for unused in (out_read, err_read, in_write):
-                if unused is not None:
-                    os.close(unused)
     os.set_blocking(out_read, False)
     os.set_blocking(err_read, False)
-    return child, in_write, (out_read, err_read)
+    try:
+        child = processes.spawn(argv, env, cwd, Streams(stdin, out_write, err_write))
+    except BaseException:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        for fd in (stdin, out_write, err_write):
+            os.close(fd)
+    return child, (out_read, err_read)
+
+
+def _stdin(work: Work) -> int:
+    if work.stdin is None:
+        return os.open(os.devnull, os.O_RDONLY)
+    read, write = os.pipe()
+    Feeder(work.stdin, lambda: write)
+    return read
 
 
 def _not_started(program: str, code: int, path: str, output: Output, cwd: str) -> Outcome:

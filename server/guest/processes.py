@@ -70,10 +70,15 @@ class Streams(NamedTuple):
 
 @dataclass
 class Processes:
-    """The table of our children. One lock: a child cannot be reaped before it is in the table."""
+    """The table of our children.
+
+    A child may end before it is in the table, so while one is being started, statuses of strangers are kept.
+    """
 
     identity: Identity | None = None
     _children: dict[int, Child] = field(default_factory=dict)
+    _early: dict[int, int] = field(default_factory=dict)
+    _starting: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _marks: int = _MARK_BASE
 
@@ -81,35 +86,70 @@ class Processes:
         assert self.identity is not None, "bind comes first"
         exited, notify = os.pipe()
         failed, tell = os.pipe()
+        mark = self._announce()
+        pid = 0
         try:
-            with self._lock:
-                self._marks += 1
-                become = _becomer(self.identity, self._marks, cwd, tell)
-                pid = _popen(argv, env, streams, become, failed)
-                child = Child(pid, self._marks, exited, notify)
-                self._children[pid] = child
-        except BaseException:
-            os.close(exited)
-            os.close(notify)
-            raise
+            pid = _popen(argv, env, streams, _becomer(self.identity, mark, cwd, tell), failed)
+            return self._enter(Child(pid, mark, exited, notify))
         finally:
+            self._conclude()
             os.close(failed)
             os.close(tell)
+            if not pid:
+                os.close(exited)
+                os.close(notify)
+
+    def _announce(self) -> int:
+        with self._lock:
+            self._starting += 1
+            self._marks += 1
+            return self._marks
+
+    def _enter(self, child: Child) -> Child:
+        with self._lock:
+            status = self._early.pop(child.pid, None)
+            if status is None:
+                self._children[child.pid] = child
+        if status is not None:
+            child.ended(status)
         return child
+
+    def _conclude(self) -> None:
+        with self._lock:
+            self._starting -= 1
+            if not self._starting:
+                self._early.clear()
 
     def reap(self) -> None:
         """Collect whatever has ended: our children, and orphans that PID 1 inherited."""
+        self._wake_stopped()
         while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
             with self._lock:
-                try:
-                    pid, status = os.waitpid(-1, os.WNOHANG)
-                except ChildProcessError:
-                    return
-                if pid == 0:
-                    return
                 child = self._children.pop(pid, None)
-                if child is not None:
-                    child.ended(status)
+                if child is None and self._starting:
+                    self._early[pid] = status
+            if child is not None:
+                child.ended(status)
+
+    def _wake_stopped(self) -> None:
+        """The user may stop a child that is that user but not yet its program: we would wait for ever."""
+        while True:
+            try:
+                told = os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG)
+            except (ChildProcessError, OSError):
+                return
+            if told is None:
+                return
+            with self._lock:
+                starting = told.si_pid not in self._children and self._starting > 0
+            if starting:
+                signal_all({told.si_pid}, signal.SIGCONT)
 
 
 def _popen(

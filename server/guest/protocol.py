@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import socket
 import struct
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Union
+from typing import Any, BinaryIO, Dict, Union
 
 VERSION = 1
 SOCKET_NAME = "guest.sock"
@@ -45,14 +46,28 @@ def prove(secret: bytes, nonce: str) -> str:
     return hmac.new(secret, nonce.encode(), hashlib.sha256).hexdigest()
 
 
+def _packed(head: Head) -> bytes:
+    return json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
 def send(sock: socket.socket, head: Head, body: Body = b"") -> None:
-    packed = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    packed = _packed(head)
     prefix = _PREFIX.pack(len(packed), len(body))
     if len(body) < _CHUNK:
         sock.sendall(prefix + packed + bytes(body))
         return
     sock.sendall(prefix + packed)
     sock.sendall(body)
+
+
+def send_file(sock: socket.socket, head: Head, body: BinaryIO) -> None:
+    """The same with a body from a file, a piece at a time."""
+    size = body.seek(0, os.SEEK_END)
+    body.seek(0)
+    packed = _packed(head)
+    sock.sendall(_PREFIX.pack(len(packed), size) + packed)
+    while chunk := body.read(_CHUNK):
+        sock.sendall(chunk)
 
 
 def receive(sock: socket.socket, limits: Limits, deadline: float | None = None) -> tuple[Head, Body]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import Any
 
 from .capture import Output
@@ -11,12 +12,13 @@ from .kept import Kept, Pipes, Report, outcome_of, write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work
 
+_PATH = "/usr/local/bin:/usr/bin:/bin"  # the image's own, whatever the session's PATH says
 _DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_driver.py")
 
 
 class Python(Kept):
     def _argv(self) -> list[str]:
-        return ["python3", "-u", _DRIVER, self._report_path]
+        return [shutil.which("python3", path=_PATH) or "python3", "-u", _DRIVER, self._report_path]
 
     def _run(self, work: Work, output: Output) -> Outcome:
         token = self._token()

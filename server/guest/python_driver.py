@@ -33,7 +33,8 @@ def main():
             order = json.load(file)
         report = obey(order, module.__dict__, f"<command {number}>")
         with open(reports, "wb") as file:
-            file.write(json.dumps({"token": order["token"], **report}).encode() + b"\0")
+            said = json.dumps({"token": order["token"], **report}, ensure_ascii=False)
+            file.write(said.encode("utf-8", "replace") + b"\0")
 
 
 def obey(order, namespace, name):
@@ -81,7 +82,7 @@ def here():
 
 def point(stdin, stdout, stderr):
     for stream in (sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):  # whatever the code has put there instead
             stream.flush()
     for fd, path, flags in ((0, stdin, os.O_RDONLY), (1, stdout, os.O_WRONLY), (2, stderr, os.O_WRONLY)):
         opened = os.open(path, flags)
@@ -150,7 +151,7 @@ def told(exc):
     except BaseException as worse:  # an exception of the user's whose own text fails
         text = message = f"{type(exc).__name__}, and its text could not be told: {type(worse).__name__}"
     # The user's code may have closed or replaced it; the report still has the text.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with contextlib.suppress(Exception):
         sys.stderr.write(text)
     return {
         "name": type(exc).__name__,
@@ -164,7 +165,8 @@ def exit_status(exc):
         return 0
     if isinstance(exc.code, int):
         return exc.code & 0xFF
-    print(exc.code, file=sys.stderr)
+    with contextlib.suppress(Exception):
+        print(exc.code, file=sys.stderr)
     return 1
 
 

@@ -65,7 +65,9 @@ class Session:
             return self.executions.once(name, fingerprint, patience, lambda: self._run(head, work))
         except tuple(_REFUSALS) as exc:
             raise Refused(_REFUSALS[type(exc)]) from exc
-        except OSError as exc:  # no room for a pipe, a thread or the command's text
+        except RuntimeError as exc:  # no room for a thread
+            raise Refused("too_many_executions") from exc
+        except OSError as exc:  # no room for a pipe or the command's text
             raise Refused("cannot_start") from exc
 
     def _run(self, head: Head, work: Work) -> tuple[Head, bytes]:

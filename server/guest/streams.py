@@ -63,9 +63,10 @@ class Reader:
         return list(self._names)
 
     def _events(self, deadline: float) -> list[int] | None:
+        """None when time is up, also while a flood keeps coming."""
         left = deadline - time.monotonic()
-        ready = self._poll.poll(max(0, left) * 1000)
-        return [fd for fd, _ in ready] if ready else None
+        ready = self._poll.poll(left * 1000) if left > 0 else []
+        return [fd for fd, _ in ready] or None
 
     def _read(self, fd: int) -> None:
         try:

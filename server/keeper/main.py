@@ -21,7 +21,6 @@ from server import instance as installation
 from server.config import BadConfig, Config
 from server.guest_client import GuestClient
 from server.keeper.reaper import Reaper
-from server.keeper.reconcile import reconcile
 from server.keeper.runtime import Runtime, RuntimeFailed
 from server.keeper.runtime.docker import DockerRuntime
 from server.keeper.sandboxes import Sandboxes, Wanted
@@ -137,9 +136,10 @@ def run(config: Config) -> None:
     guests = GuestClient(config.output_limit, config.executions_max)
     sandboxes = Sandboxes(config, instance, store, runtime, storage, guests, time.time)
     sandboxes.claim_uids(runtime.seen())
-    swept = reconcile(store, runtime, storage, sandboxes)
-    _log.info("started", extra={"fields": {"swept": swept, "instance": instance.id}})
     reaper = Reaper(store, runtime, storage, sandboxes, time.time)
+    reaper.expire()
+    reaper.sweep()
+    _log.info("started", extra={"fields": {"instance": instance.id}})
     selfcheck = SelfCheck(config, sandboxes, guests)
     keeper = Keeper(config, sandboxes, runtime, selfcheck, {})
     server.verbs = {

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from server.guest import protocol
 from server.instance import Owner
+from server.keeper.runtime import RuntimeFailed
 
 _REMOVE_SECONDS = 120
 
@@ -53,7 +54,10 @@ class Storage:
         home = self._root / sandbox
         if home.exists():
             command = ["rm", "-rf", "--one-file-system", "--", str(home)]
-            subprocess.run(command, check=True, timeout=_REMOVE_SECONDS, capture_output=True)
+            try:
+                subprocess.run(command, check=True, timeout=_REMOVE_SECONDS, capture_output=True)
+            except subprocess.SubprocessError as exc:
+                raise RuntimeFailed("The sandbox's files could not be removed yet.", str(exc)) from exc
 
     def list(self) -> Iterable[str]:
         return [entry.name for entry in os.scandir(self._root) if entry.is_dir(follow_symlinks=False)]

@@ -17,6 +17,7 @@ from docker.utils import kwargs_from_env
 from server.config import Config
 from server.keeper.runtime import RuntimeFailed, Seen, Spec
 from server.keeper.runtime.masked import MASKED_PATHS, READONLY_PATHS
+from server.keeper.runtime.socket_memory import limit_socket_buffers
 
 _INSTANCE = "sandbox-server.instance"
 _SANDBOX = "sandbox-server.sandbox"
@@ -44,17 +45,17 @@ class DockerRuntime:
 
     def create(self, spec: Spec) -> None:
         name = _name(spec.id)
+        options = self._options(spec)
         try:
-            self._api.create_container_from_config(self._options(spec), name)  # type: ignore[no-untyped-call]
+            made = self._api.create_container_from_config(options, name)  # type: ignore[no-untyped-call]
+            self._api.start(made["Id"])
         except docker.errors.APIError as exc:
-            if exc.status_code != 409:
+            if exc.status_code != 409:  # 409: it is there already
                 raise _explained(exc) from exc
         except _FAILURES as exc:
             raise _explained(exc) from exc
-        try:
-            self._api.start(name)
-        except _FAILURES as exc:
-            raise _explained(exc) from exc
+        else:
+            limit_socket_buffers(made["Id"], spec.memory)
 
     def inspect(self, sandbox: str) -> Seen | None:
         try:

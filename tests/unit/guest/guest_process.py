@@ -48,7 +48,7 @@ class GuestProcess:
         script = _START.format(**{name: str(path) for name, path in places.items()})
         unshare = ["unshare", "-pf", "--kill-child", "--mount-proc"]
         self.process = subprocess.Popen(
-            [*unshare, "python3", "-IS", "-c", script], stdin=subprocess.DEVNULL, cwd="/"
+            [*unshare, "python3", "-IS", "-c", script], stdin=subprocess.DEVNULL, cwd="/", env={"PATH": PATH}
         )
         self.sandbox = Sandbox("a" * 32, f"unix:{self.dir / 'run' / 'guest.sock'}", SECRET)
         self._clients: list[GuestClient] = []
