@@ -119,6 +119,12 @@ class GuestClient:
         deadline = time.monotonic() + 2 * command.timeout + _ANSWER_GRACE
         return _answer(*self._ask(sandbox, head, command.stdin or b"", deadline))
 
+    def is_bound(self, sandbox: Sandbox) -> bool:
+        """Whether it still serves the session it was opened for: a restarted one does not."""
+        connection, hello = self._greet(sandbox)
+        connection.close()
+        return hello.get("bound") is True
+
     def forget(self, sandbox_id: str) -> None:
         for connection in self._kept.pop(sandbox_id, []):
             connection.close()
@@ -156,6 +162,8 @@ class GuestClient:
             connection.close()  # the caller gave up in the middle: the rest of the answer is nobody's
             raise
         self._keep(sandbox.id, connection)
+        if answer.get("code") == "not_bound":
+            raise GuestSilent  # it was restarted behind our back, and knows nobody any more
         if answer.get("ok") is not True:
             raise self._refusal(answer)
         return answer, answer_body
@@ -171,6 +179,9 @@ class GuestClient:
             self.forget(next(iter(self._kept)))
 
     def _connect(self, sandbox: Sandbox) -> socket.socket:
+        return self._greet(sandbox)[0]
+
+    def _greet(self, sandbox: Sandbox) -> tuple[socket.socket, protocol.Head]:
         connection = dial(sandbox.address)
         nonce = secrets.token_hex(16)
         try:
@@ -188,7 +199,7 @@ class GuestClient:
             raise errors.GuestUnavailable(
                 "The sandbox's image holds a guest of another version. Rebuild it and open a new session."
             )
-        return connection
+        return connection, hello
 
     def _refusal(self, answer: protocol.Head) -> errors.SandboxError:
         code = answer.get("code")

@@ -103,7 +103,7 @@ class Sessions:
         now = self._clock()
         longest = 2 * command.timeout  # it may wait for its shell, then run
         busy_until = now + longest if longest > session.lease else 0.0
-        if busy_until or now - session.last_used_at >= _WORTH_RENEWING:
+        if busy_until or abs(now - session.last_used_at) >= min(_WORTH_RENEWING, session.lease / 4):
             self._store.use(session_id, now, busy_until)
         try:
             answer = self._guests.run(self._sandbox(session), execution, fingerprint, command)

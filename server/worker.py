@@ -12,6 +12,7 @@ import secrets
 import socket
 from typing import Any
 
+import gevent
 from gunicorn import util
 from gunicorn.glogging import Logger
 from gunicorn.http import errors
@@ -36,9 +37,23 @@ class Log(Logger):  # type: ignore[misc] # gunicorn ships no types
 
 
 class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.idle: set[Any] = set()
+
     def handle(self, listener: Any, client: socket.socket, addr: Any) -> None:
         client.settimeout(_PEER_SECONDS)
         AsyncWorker.handle(self, listener, client, addr)
+
+    def timeout_ctx(self) -> _Idle:
+        """Entered whenever a connection waits for its next request."""
+        return _Idle(self)
+
+    def handle_exit(self, sig: Any, frame: Any) -> None:
+        """Running requests may end; connections that wait for another one need not be waited for."""
+        super().handle_exit(sig, frame)
+        for greenlet in list(self.idle):
+            greenlet.kill(StopIteration, block=False)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         code, detail = _kind_of(exc)
@@ -50,6 +65,29 @@ class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
             util.write_nonblock(client, _answer(code, detail))
         except OSError:
             self.log.debug("the peer had gone")
+
+
+class _Idle:
+    """A wait for the next request of a kept connection: bounded, and over at once when the worker stops.
+
+    gunicorn closes a connection quietly on StopIteration.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._greenlet = gevent.getcurrent()
+        self._timeout = gevent.Timeout(worker.cfg.keepalive)
+
+    def __enter__(self) -> None:
+        if not self._worker.alive:
+            raise StopIteration
+        self._worker.idle.add(self._greenlet)
+        self._timeout.start()
+
+    def __exit__(self, kind: object, exc: object, trace: object) -> bool:
+        self._timeout.cancel()
+        self._worker.idle.discard(self._greenlet)
+        return exc is self._timeout
 
 
 def _kind_of(exc: BaseException) -> tuple[str, str]:

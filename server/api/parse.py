@@ -75,6 +75,8 @@ def _raw_body() -> bytes:
     if request.content_length is None and "Transfer-Encoding" not in request.headers:
         return b""
     raw = request.get_data(cache=False)
+    if request.content_length is None and len(raw) >= (request.max_content_length or 0):
+        raise Refusal("body_too_large", "The body is over the limit (SANDBOX_BODY_LIMIT).")
     if raw and request.mimetype != "application/json":
         raise Refusal("unsupported_media_type", "Send JSON with the header 'Content-Type: application/json'.")
     if request.content_length is not None and len(raw) != request.content_length:

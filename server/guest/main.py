@@ -41,7 +41,7 @@ class Guest:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path + ".new")
         os.chmod(path + ".new", 0o660)
-        listener.listen(128)
+        listener.listen(512)
         os.rename(path + ".new", path)  # who sees the name can connect
         while True:
             try:
@@ -84,7 +84,8 @@ class Guest:
         verb = head.get("verb")
         if verb == "hello":
             proof = protocol.prove(self._secret, str(head.get("nonce")))
-            return {"ok": True, "version": protocol.VERSION, "proof": proof}, b""
+            bound = self._session is not None
+            return {"ok": True, "version": protocol.VERSION, "proof": proof, "bound": bound}, b""
         if verb == "bind":
             self._bind(head)
             return {"ok": True}, b""

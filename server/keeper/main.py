@@ -10,10 +10,10 @@ import signal
 import socket
 import socketserver
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from server import config as configuration
@@ -32,6 +32,8 @@ from server.store import Store
 _REQUEST_LIMIT = 1 << 20
 _READ_SECONDS = 10.0
 _CHECK_SECONDS = 3.0  # how long an answer about the engine may be repeated without asking again
+
+_STOP = {signal.SIGTERM, signal.SIGINT}
 
 _log = logging.getLogger("sandbox.keeper")
 
@@ -126,6 +128,8 @@ def _listen(config: Config, gid: int) -> _Server:
 
 
 def run(config: Config) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)  # before any thread: the main one waits for them
+    started = time.time()
     instance = installation.prepare(config)
     owner = installation.web_owner(config)
     server = _listen(config, owner.gid)
@@ -138,7 +142,7 @@ def run(config: Config) -> None:
     sandboxes.claim_uids(runtime.seen())
     reaper = Reaper(store, runtime, storage, sandboxes, time.time)
     reaper.expire()
-    reaper.sweep()
+    reaper.sweep(openings_before=started)  # what was being opened when the last keeper died
     _log.info("started", extra={"fields": {"instance": instance.id}})
     selfcheck = SelfCheck(config, sandboxes, guests)
     keeper = Keeper(config, sandboxes, runtime, selfcheck, {})
@@ -156,22 +160,11 @@ def run(config: Config) -> None:
     store.close()
 
 
-class _Stop(Exception):
-    """Raised by a signal in the main thread, which does nothing but accept connections."""
-
-
 def _serve_until_told_to_stop(server: _Server) -> None:
     """Sandboxes go on living: the next keeper finds them again."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        raise _Stop
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    try:
-        server.serve_forever(poll_interval=3600)
-    except _Stop:
-        _log.info("stopped")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    signal.sigwait(_STOP)
+    _log.info("stopped")
 
 
 def main() -> None:

@@ -59,9 +59,9 @@ class Reaper:
                         "could not remove an expired sandbox: %s", exc, extra={"fields": {"words": exc.words}}
                     )
 
-    def sweep(self) -> None:
+    def sweep(self, openings_before: float | None = None) -> None:
         now = self._clock()
-        self._store.drop_stale(now - _OPENING_SECONDS, now - _TOMBSTONE_SECONDS)
+        self._store.drop_stale(openings_before or now - _OPENING_SECONDS, now - _TOMBSTONE_SECONDS)
         try:
             reconcile(self._store, self._runtime, self._storage, self._sandboxes)
         except RuntimeFailed as exc:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.config import Config
+from server.errors import GuestUnavailable
 from server.guest import protocol
 from server.guest_client import Binding, GuestClient, GuestSilent, Sandbox
 from server.instance import Instance
@@ -174,9 +175,18 @@ class Sandboxes:
             return session.cause
         self._runtime.wait_dead(session.sandbox, _DEATH_SECONDS)
         seen = self._runtime.inspect(session.sandbox)
-        if seen is not None and seen.cause is None:
-            return None
-        return self.bury(session_id, session.sandbox, "lost" if seen is None else seen.cause or "crashed")
+        cause = (
+            "lost" if seen is None else seen.cause or self._forgetful(session.sandbox, session.address or "")
+        )
+        return self.bury(session_id, session.sandbox, cause) if cause is not None else None
+
+    def _forgetful(self, sandbox: str, address: str) -> str | None:
+        """A container that was restarted lives, but not as the session it was."""
+        try:
+            bound = self._guests.is_bound(Sandbox(sandbox, address, self._instance.guest_secret(sandbox)))
+        except (GuestSilent, GuestUnavailable):
+            return None  # it lives, and does not answer
+        return None if bound else "engine_stopped"
 
     def bury(self, session_id: str, sandbox: str, cause: str) -> str:
         self._store.end(session_id, cause, self._clock())

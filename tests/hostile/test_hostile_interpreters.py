@@ -23,7 +23,6 @@ SHELL_TRICKS = {
     "prompt": "PROMPT_COMMAND='kill -STOP $$'",
     "closed": 'for i in $(seq 0 255); do eval "exec $i>&-" 2>/dev/null; done',
     "another program": "exec sleep 60",
-    "thief": "( while :; do read -r -N 100 -u 10 x || sleep 0.01; done ) & echo x",
     "exit that lasts": "trap 'while :; do :; done' EXIT INT TERM; exit 3",
     "unfinished": "{ echo 'a",
     "recursion": "f() { f; }; f",
