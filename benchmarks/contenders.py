@@ -52,7 +52,7 @@ def line_up(sessions: int, with_peers: bool) -> Iterator[Field]:
         stack = things.enter_context(our_server(SANDBOX_WEB_WORKERS=_WEB_WORKERS))
         containers = things.enter_context(plain_containers(sessions))
         _add_ours(found, stack, sessions)
-        _add_floor(found, things)
+        _add_floor(found, things, stack)
         _add_docker(found, containers[0])
         _add_exec_run(found, things, containers)
         if with_peers:
@@ -94,12 +94,13 @@ def _guest_alone(stack: Stack, session: str) -> Callable[[], object]:
     return lambda: client.run(guest, secrets.token_hex(16), "", command)
 
 
-def _add_floor(found: Field, things: contextlib.ExitStack) -> None:
+def _add_floor(found: Field, things: contextlib.ExitStack, stack: Stack) -> None:
     """Under the very settings that our server has, deploy/gunicorn.conf.py."""
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", "apps.noop:app"]
     env = {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}",
+        "SANDBOX_STATE_DIR": stack.env["SANDBOX_STATE_DIR"],
         "SANDBOX_BIND": f"127.0.0.1:{port}",
         "SANDBOX_WEB_WORKERS": _WEB_WORKERS,
     }

@@ -33,6 +33,7 @@ BROAD = {
 CLEANING = {
     "server/guest/executions.py",
     "server/guest/kept.py",
+    "server/guest/oneoff.py",
     "server/guest/processes.py",
     "server/guest_client.py",
     "server/keeper/sandboxes.py",

@@ -13,7 +13,7 @@ from stack import ROOT, Stack, running
 
 @pytest.fixture(scope="session", autouse=True)
 def host_as_quickstart_leaves_it() -> Iterator[None]:
-    """The wall counts on one setting of the kernel that no container option replaces: terminals are host-wide."""
+    """Terminals are host-wide: the wall counts on a setting that no container option replaces."""
     setting = Path("/proc/sys/kernel/pty/max")
     least = re.search(r"^kernel\.pty\.max +(\d+)", (ROOT / "scripts/machine.sh").read_text(), re.MULTILINE)
     assert least is not None
