@@ -76,28 +76,20 @@ def warm_up(config: Config) -> None:
 def _around_requests(app: Flask, gate: Gate) -> None:
     @app.before_request
     def before() -> None:
-        g.began = time.monotonic()
-        given = request.headers.get("X-Request-Id", "")
+        given = request.environ.get("HTTP_X_REQUEST_ID", "")
         g.request_id = given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
+        g.log = {"request_id": g.request_id, "began": time.monotonic()}
         gate.check()
 
     @app.after_request
     def after(response: Response) -> Response:
+        fields = g.log
         response.headers.extend(problems.HEADERS)
-        response.headers["X-Request-Id"] = g.get("request_id", "")
-        _log_request(response)
+        response.headers["X-Request-Id"] = fields["request_id"]
+        fields["method"] = request.method
+        fields["route"] = str(request.url_rule or "")
+        fields["status"] = response.status_code
+        fields["ms"] = round((time.monotonic() - fields.pop("began")) * 1000, 2)
+        fields["address"] = client_address()
+        _log.info("request", extra={"fields": fields})
         return response
-
-
-def _log_request(response: Response) -> None:
-    fields = {
-        "request_id": g.get("request_id", ""),
-        "method": request.method,
-        "route": str(request.url_rule or ""),
-        "status": response.status_code,
-        "ms": round((time.monotonic() - g.get("began", time.monotonic())) * 1000, 2),
-        "tenant": g.get("tenant"),
-        "session": g.get("session"),
-        "address": client_address(),
-    }
-    _log.info("request", extra={"fields": fields})

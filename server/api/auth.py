@@ -31,18 +31,19 @@ OPEN_ENDPOINTS = {
 
 
 def presented_key() -> str:
-    """The one key sent. Two different ones are as good as none."""
-    given = request.headers.getlist("X-API-Key")
-    for value in request.headers.getlist("Authorization"):
-        scheme, _, rest = value.partition(" ")
-        given.append(rest if scheme.lower() == "bearer" else "")
-    return given[0] if len(given) == 1 else ""
+    """The one key sent. Two are as good as none: WSGI joins them, and what is joined is no key."""
+    plain = request.environ.get("HTTP_X_API_KEY")
+    bearer = request.environ.get("HTTP_AUTHORIZATION")
+    if bearer is None or plain is not None:
+        return plain or "" if bearer is None else ""
+    scheme, _, rest = bearer.partition(" ")
+    return rest if scheme.lower() == "bearer" else ""
 
 
 def client_address() -> str:
     """Who is at the other end. A proxy's word for it counts only when the proxy is on this machine."""
     peer = request.remote_addr or ""
-    told = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    told = request.environ.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip()
     return told[:64] if told and peer in _THIS_MACHINE else peer
 
 
@@ -63,7 +64,7 @@ class Gate:
         tenant = tenant_of(self._store, presented_key())
         if tenant is None:
             raise self._turned_away()
-        g.tenant = tenant
+        g.tenant = g.log["tenant"] = tenant
         if not self._limiter.limiter.hit(self._per_tenant, "tenant", tenant):
             raise _limited("requests of this tenant", self._config.rate_limit)
 

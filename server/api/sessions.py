@@ -86,7 +86,7 @@ def _create() -> tuple[Response, bool]:
     asked = parse.body_of(models.CreateSession)
     wish = wish_of(asked, parts().config)
     session, new = parts().sessions.open(tenant(), wish, parse.idempotency())
-    g.session = session.id
+    g.log["session"] = session.id
     return jsonify({"status": "created" if new else "existing", **_as_json(session)}), new
 
 
@@ -102,7 +102,7 @@ def _close(session_id: str) -> None:
 
 def _named(session_id: str) -> str:
     """For the log line; an id that cannot be one of ours is looked up like any other, and not found."""
-    g.session = session_id[:64]
+    g.log["session"] = session_id[:64]
     return session_id
 
 

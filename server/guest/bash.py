@@ -11,7 +11,7 @@ import os
 import shlex
 
 from .capture import Output
-from .kept import Died, Kept, NeverRead, Pipes, Report, outcome_of, write_file
+from .kept import READY, Died, Kept, NeverRead, Pipes, Report, outcome_of, write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work, signal_name
 
@@ -29,14 +29,14 @@ class Bash(Kept):
     def _start(self) -> None:
         super()._start()
         self._last_status = 0
-        self._write(_PREPARE.encode())
+        self._write((_PREPARE + self._tell(READY)).encode())
 
     def _run(self, work: Work, output: Output) -> Outcome:
         came_from, went_to = self._go(work.cwd) if work.cwd else ("", "")
         token = self._token()
-        pipes = Pipes(self._place, token, work)
-        orders = f"{self._recall_status()}{self._source(work, pipes)}\n{self._tell(token)}"
-        report = self._obey(token, orders, pipes, output, work.timeout)
+        self._pipes.prepare(work)
+        orders = f"{self._recall_status()}{self._source(work, self._pipes)}\n{self._tell(token)}"
+        report = self._obey(token, orders, self._pipes, output, work.timeout)
         self._last_status = report.status
         outcome = outcome_of(report, output)
         if came_from and report.cwd == went_to:
@@ -76,7 +76,7 @@ class Bash(Kept):
             settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in work.env.items())
             # Without `builtin`: bash exports such variables to programs only before `source` itself.
             write_file(path, f"{settings} \\source {pipes.command}\n".encode())
-        return f"\\builtin source {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
+        return f"\\. {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
 
     def _recall_status(self) -> str:
         """`$?` is what the last command left, although our own report came in between."""
@@ -84,7 +84,7 @@ class Bash(Kept):
             return ""
         path = os.path.join(self._place, "status")
         write_file(path, f"return {self._last_status}\n".encode())
-        return f"\\builtin source {path}; "
+        return f"\\. {path}; "
 
     def _parse(self, token: str, raw: bytes) -> Report | None:
         fields = raw.split(b" ", 2)

@@ -24,7 +24,10 @@ from .processes import Child, Processes, Streams, kill_tree, now_ticks, signal_t
 from .streams import Drain, Feeder, Reader
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
+READY = "0"  # the token of the report that a fresh interpreter begins with
+_START_SECONDS = 20.0
 _REPORT_LIMIT = 2 << 20
+_LARGE_COMMAND = 1 << 16
 _KILLED = 9
 # After a timeout: ask as Ctrl-C does; then end what the command started and ask again, twice. The last
 # resort ends the interpreter too.
@@ -63,34 +66,44 @@ def write_file(path: str, data: bytes) -> None:
 
 
 class Pipes:
-    """The FIFOs of one command, and the file with its text."""
+    """The FIFOs of one command, and the file with its text. Names are short: bash reads them byte by byte.
 
-    def __init__(self, place: str, token: str, work: Work) -> None:
-        self.command = os.path.join(place, "command")
-        self.stdout = os.path.join(place, "stdout" + token)
-        self.stderr = os.path.join(place, "stderr" + token)
+    Those for its output serve the next command too, unless somebody still holds them.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.command = os.path.join(place, "c")
+        self.stdout = os.path.join(place, "o")
+        self.stderr = os.path.join(place, "e")
         self.stdin = os.devnull
-        write_file(self.command, str(work.command).encode())
+        self._fifo = os.path.join(place, "i")
         os.mkfifo(self.stdout, 0o622)
         os.mkfifo(self.stderr, 0o622)
+
+    def prepare(self, work: Work) -> None:
+        write_file(self.command, str(work.command).encode())
+        self.stdin = os.devnull
         if work.stdin is not None:
-            self.stdin = os.path.join(place, "stdin" + token)
+            self.stdin = self._fifo
             os.mkfifo(self.stdin, 0o644)
-            Feeder(work.stdin, lambda: os.open(self.stdin, os.O_WRONLY))
+            Feeder(work.stdin, lambda: os.open(self._fifo, os.O_WRONLY))
 
     def reading_ends(self) -> dict[int, str]:
         flags = os.O_RDONLY | os.O_NONBLOCK
         return {os.open(self.stdout, flags): "stdout", os.open(self.stderr, flags): "stderr"}
 
-    def discard(self) -> None:
-        os.unlink(self.command)
-        os.unlink(self.stdout)
-        os.unlink(self.stderr)
+    def finish(self, held: bool) -> None:
+        if os.path.getsize(self.command) > _LARGE_COMMAND:
+            os.truncate(self.command, 0)
         if self.stdin != os.devnull:
             # A feeder that still waits for a reader gets one, finds it gone, and ends.
             reader = os.open(self.stdin, os.O_RDONLY | os.O_NONBLOCK)
             os.unlink(self.stdin)
             os.close(reader)
+        if held:
+            for path in (self.stdout, self.stderr):
+                os.unlink(path)
+                os.mkfifo(path, 0o622)
 
 
 class Kept(ABC):
@@ -112,7 +125,7 @@ class Kept(ABC):
 
     @abstractmethod
     def _argv(self) -> list[str]:
-        """How the interpreter is started."""
+        """How the interpreter is started. The first thing it does is to report itself `READY`."""
 
     @abstractmethod
     def _run(self, work: Work, output: Output) -> Outcome:
@@ -128,9 +141,10 @@ class Kept(ABC):
         for _ in range(2):
             if lost:
                 self._clear()
-            if self._child is None:
-                self._start()
             try:
+                if self._child is None:
+                    self._start()
+                    self._await_ready()
                 outcome = self._run(work, output)
             except NeverRead:
                 lost = True
@@ -169,9 +183,10 @@ class Kept(ABC):
                 raise NeverRead from exc
             raise
         finally:
-            self._drain.adopt(reader.finish())
+            held = reader.finish()
+            self._drain.adopt(held)
             if pipes:
-                pipes.discard()
+                pipes.finish(held=bool(held))
 
     def _write(self, orders: bytes) -> None:
         """Never blocks: what an interpreter is told fits into a pipe, unless it has stopped reading."""
@@ -245,6 +260,7 @@ class Kept(ABC):
         shutil.rmtree(self._place, ignore_errors=True)
         os.mkdir(self._place, 0o711)
         os.mkfifo(self._report_path, 0o622)
+        self._pipes = Pipes(self._place)
         self._reports = os.open(self._report_path, os.O_RDWR | os.O_NONBLOCK)
         null = os.open(os.devnull, os.O_RDWR)
         orders_read, self._orders = os.pipe()
@@ -260,6 +276,16 @@ class Kept(ABC):
             os.close(orders_read)
             os.close(null)
 
+    def _await_ready(self) -> None:
+        """A command's time starts when its interpreter is up: one that is still starting takes no SIGINT."""
+        assert self._child is not None
+        reader = Reader({}, Output(0))
+        reader.watch(self._reports)
+        reader.watch(self._child.exited)
+        if self._await(READY, reader, time.monotonic() + _START_SECONDS) is None:
+            signal_tree(self._child.pid, self._child.mark, 0, signal.SIGKILL)
+            raise Died
+
     def _clear(self) -> None:
         assert self._child is not None
         self._child.close()
@@ -270,7 +296,7 @@ class Kept(ABC):
 
     @property
     def _report_path(self) -> str:
-        return os.path.join(self._place, "reports")
+        return os.path.join(self._place, "r")
 
 
 def outcome_of(report: Report, output: Output) -> Outcome:

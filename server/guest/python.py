@@ -8,7 +8,7 @@ import shutil
 from typing import Any
 
 from .capture import Output
-from .kept import Kept, Pipes, Report, outcome_of, write_file
+from .kept import READY, Kept, Report, outcome_of, write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work
 
@@ -18,15 +18,16 @@ _DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_drive
 
 class Python(Kept):
     def _argv(self) -> list[str]:
-        return [shutil.which("python3", path=_PATH) or "python3", "-u", _DRIVER, self._report_path]
+        return [shutil.which("python3", path=_PATH) or "python3", "-u", _DRIVER, self._report_path, READY]
 
     def _run(self, work: Work, output: Output) -> Outcome:
         token = self._token()
-        pipes = Pipes(self._place, token, work)
+        self._pipes.prepare(work)
         path = os.path.join(self._place, "order")
-        order = {"token": token, "cwd": work.cwd, "env": work.env, **vars(pipes)}
+        pipes = {name: getattr(self._pipes, name) for name in ("command", "stdin", "stdout", "stderr")}
+        order = {"token": token, "cwd": work.cwd, "env": work.env, **pipes}
         write_file(path, json.dumps(order).encode())
-        report = self._obey(token, path + "\n", pipes, output, work.timeout)
+        report = self._obey(token, path + "\n", self._pipes, output, work.timeout)
         if report.details.get("no_directory"):
             raise NoSuchDirectory
         return outcome_of(report, output)

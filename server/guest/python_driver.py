@@ -21,20 +21,24 @@ _IS_COROUTINE = 0x80  # inspect.CO_COROUTINE, without the cost of importing insp
 
 def main():
     orders = os.fdopen(os.dup(0), "r", encoding="utf-8")
-    reports = sys.argv[1]
+    reports, ready = sys.argv[1:]
     point(os.devnull, os.devnull, os.devnull)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.argv = [""]
     sys.path[0] = ""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
+    tell(reports, {"token": ready, "status": 0})
     for number, line in enumerate(orders, 1):
         with open(line.rstrip("\n"), encoding="utf-8") as file:
             order = json.load(file)
         report = obey(order, module.__dict__, f"<command {number}>")
-        with open(reports, "wb") as file:
-            said = json.dumps({"token": order["token"], **report}, ensure_ascii=False)
-            file.write(said.encode("utf-8", "replace") + b"\0")
+        tell(reports, {"token": order["token"], **report})
+
+
+def tell(reports, report):
+    with open(reports, "wb") as file:
+        file.write(json.dumps(report, ensure_ascii=False).encode("utf-8", "replace") + b"\0")
 
 
 def obey(order, namespace, name):

@@ -44,10 +44,11 @@ def hung_up(connection: socket.socket) -> bool:
         return True
 
 
-def test_hello_tells_the_version_and_proves_the_secret(unbound: GuestProcess) -> None:
+def test_hello_tells_the_version_proves_the_secret_and_says_if_it_is_bound(unbound: GuestProcess) -> None:
     with unbound.connection() as connection:
         answer = ask(connection, {"verb": "hello", "nonce": "n"})
-    assert answer == {"ok": True, "version": protocol.VERSION, "proof": protocol.prove(SECRET, "n")}
+    proof = protocol.prove(SECRET, "n")
+    assert answer == {"ok": True, "version": protocol.VERSION, "proof": proof, "bound": False}
 
 
 def test_the_guest_is_pid_1_of_its_namespace(guest: GuestProcess) -> None:
