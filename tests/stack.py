@@ -27,14 +27,15 @@ START_SECONDS = 60
 class Stack:
     """Keeper and web of one installation. Everything it makes carries its instance's label."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, root: Path = ROOT, **settings: str) -> None:
+        self.root = root
         self.dir = Path(tempfile.mkdtemp(prefix="sbx-", dir="/tmp"))
         self.dir.chmod(0o711)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_")},
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(root),
             "SANDBOX_STATE_DIR": str(self.dir / "state"),
             "SANDBOX_BIND": f"127.0.0.1:{self.port}",
             "SANDBOX_WEB_USER": "nobody",
@@ -49,7 +50,7 @@ class Stack:
     def ctl(self, *args: str) -> str:
         command = [sys.executable, "-m", "server.ctl", *args]
         return subprocess.run(
-            command, env=self.env, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+            command, env=self.env, cwd=self.root, check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
     def new_key(self, tenant: str) -> str:
@@ -71,7 +72,7 @@ class Stack:
             self.processes[name] = subprocess.Popen(
                 command,
                 env=self.env,
-                cwd=ROOT,
+                cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

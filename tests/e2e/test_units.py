@@ -9,10 +9,14 @@ import configparser
 import os
 import pwd
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,12 +44,31 @@ def environment_file() -> dict[str, str]:
 
 def command(service: dict[str, str], key: str) -> list[str]:
     """As systemd would start it: only the installed paths and the user's name are the test's own."""
-    argv = shlex.split(service[key].replace("/opt/sandbox-server/.venv/bin/python", sys.executable))
+    argv = shlex.split(service[key].replace("/opt/sandbox-server/.venv/bin/python", interpreter()))
     capabilities = service["CapabilityBoundingSet"].lower().replace("cap_", "+").replace(" ", ",")
     limits = [f"--bounding-set=-all{',' + capabilities if capabilities else ''}", "--no-new-privs"]
     if "User" in service:
         limits += [f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
     return ["setpriv", *limits, *argv] if os.geteuid() == 0 else argv
+
+
+def interpreter() -> str:
+    """A Python that the web's user may run: this one may lie in somebody's home."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return shutil.which(version, path="/usr/local/bin:/usr/bin") or sys.executable
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Path]:
+    """The project and its packages where everybody may read them, as in /opt: a checkout may be anywhere."""
+    with tempfile.TemporaryDirectory(prefix="sbx-opt-", dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        for name in ("server", "deploy"):
+            shutil.copytree(ROOT / name, Path(place, name))
+        for packages in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+            shutil.copytree(packages, place, dirs_exist_ok=True)
+        subprocess.run(["chmod", "-R", "a+rX", place], check=True, timeout=60)
+        yield Path(place)
 
 
 def test_the_example_environment_is_valid() -> None:
@@ -62,9 +85,9 @@ def test_the_units_agree_with_the_environment_file() -> None:
     assert keeper["WorkingDirectory"] == web["WorkingDirectory"] == "/opt/sandbox-server"
 
 
-def test_a_server_started_as_the_units_say_works_and_survives_restarts() -> None:
+def test_a_server_started_as_the_units_say_works_and_survives_restarts(installed: Path) -> None:
     """Keeper with four capabilities, web without any, each told to stop and started again meanwhile."""
-    stack = new_stack()
+    stack = new_stack(installed)
     try:
         start(stack)
         with stack.client() as sandbox:
@@ -77,10 +100,10 @@ def test_a_server_started_as_the_units_say_works_and_survives_restarts() -> None
         stack.remove()
 
 
-def test_gunicorn_tells_systemd_when_it_is_ready() -> None:
+def test_gunicorn_tells_systemd_when_it_is_ready(installed: Path) -> None:
     """Type=notify: without this the unit would never count as started."""
     assert unit("web")["Type"] == "notify"
-    stack = new_stack()
+    stack = new_stack(installed)
     path = Path(stack.dir, "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(str(path))
@@ -94,15 +117,15 @@ def test_gunicorn_tells_systemd_when_it_is_ready() -> None:
             stack.remove()
 
 
-def new_stack() -> Stack:
+def new_stack(root: Path) -> Stack:
     settings = environment_file()
     ours = {name: settings[name] for name in settings if name not in ("SANDBOX_STATE_DIR", "SANDBOX_BIND")}
-    return Stack(**ours | {"SANDBOX_WEB_USER": NOBODY.pw_name})
+    return Stack(root, **ours | {"SANDBOX_WEB_USER": NOBODY.pw_name})
 
 
 def start(stack: Stack) -> None:
     keeper, web = unit("keeper"), unit("web")
-    subprocess.run(command(keeper, "ExecStartPre"), env=stack.env, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command(keeper, "ExecStartPre"), env=stack.env, cwd=stack.root, check=True, timeout=60)
     stack._start("keeper", command(keeper, "ExecStart"))
     stack._start("web", command(web, "ExecStart"))
     stack.wait_ready()
