@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .capture import Output
-from .processes import Child, Processes, Streams, kill_tree, now_ticks, signal_tree
-from .streams import Drain, Feeder, Reader
+from .ground import Ground
+from .processes import Child, Streams, kill_tree, now_ticks, signal_tree
+from .streams import Feeder, Reader
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
 READY = "0"  # the token of the report that a fresh interpreter begins with
@@ -109,14 +110,10 @@ class Pipes:
 class Kept(ABC):
     """One interpreter. Not thread safe: `Shells` sees to it that one command runs at a time."""
 
-    def __init__(
-        self, processes: Processes, drain: Drain, place: str, env: dict[str, str], home: str
-    ) -> None:
-        self._processes = processes
-        self._drain = drain
+    def __init__(self, ground: Ground, place: str) -> None:
+        self._ground = ground
+        self._home = ground.home
         self._place = place
-        self._env = env
-        self._home = home
         self._child: Child | None = None
         self._orders = -1
         self._reports = -1
@@ -184,7 +181,7 @@ class Kept(ABC):
             raise
         finally:
             held = reader.finish()
-            self._drain.adopt(held)
+            self._ground.drain.adopt(held)
             if pipes:
                 pipes.finish(held=bool(held))
 
@@ -267,7 +264,7 @@ class Kept(ABC):
         os.set_blocking(self._orders, False)
         try:
             streams = Streams(orders_read, null, null)
-            self._child = self._processes.spawn(self._argv(), self._env, self._home, streams)
+            self._child = self._ground.processes.spawn(self._argv(), self._ground.env, self._home, streams)
         except BaseException:
             os.close(self._orders)
             os.close(self._reports)

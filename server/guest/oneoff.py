@@ -7,37 +7,24 @@ import os
 import time
 
 from .capture import Output
+from .ground import Ground
 from .processes import CannotStart, Child, Processes, Streams, kill_tree, now_ticks
-from .streams import Drain, Feeder, Reader
+from .streams import Feeder, Reader
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
-def run(
-    work: Work, processes: Processes, drain: Drain, env: dict[str, str], home: str, limit: int
-) -> Outcome:
+def run(work: Work, ground: Ground, limit: int) -> Outcome:
     argv = ["/bin/bash", "-c", work.command] if isinstance(work.command, str) else work.command
-    cwd = work.cwd or home
+    cwd, env = work.cwd or ground.home, {**ground.env, **work.env}
     output = Output(limit)
-    try:
-        return _run(argv, work, processes, drain, {**env, **work.env}, cwd, output)
-    except CannotStart as exc:
-        return _not_started(argv[0], exc.errno, {**env, **work.env}.get("PATH", ""), output, cwd)
-
-
-def _run(
-    argv: list[str],
-    work: Work,
-    processes: Processes,
-    drain: Drain,
-    env: dict[str, str],
-    cwd: str,
-    output: Output,
-) -> Outcome:
     since = now_ticks()
-    child, pipes = _start(argv, work, processes, env, cwd)
+    try:
+        child, pipes = _start(argv, work, ground.processes, env, cwd)
+    except CannotStart as exc:
+        return _not_started(argv[0], exc.errno, env.get("PATH", ""), output, cwd)
     deadline = time.monotonic() + work.timeout
     reader = Reader({pipes[0]: "stdout", pipes[1]: "stderr"}, output)
     reader.watch(child.exited)
@@ -45,7 +32,7 @@ def _run(
     if timed_out:
         kill_tree(child.pid, child.mark, since, spare_root=False)
         reader.wait(time.monotonic() + 2)
-    drain.adopt(reader.finish())
+    ground.drain.adopt(reader.finish())
     child.close()
     code, name = decode_status(child.status if child.status is not None else 9)
     if timed_out:

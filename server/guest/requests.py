@@ -12,6 +12,7 @@ from typing import Any, Callable
 from . import oneoff
 from .capture import Output
 from .executions import Conflict, Executions, Forgotten, TooManyExecutions
+from .ground import Ground
 from .memory import OomCounter
 from .processes import CannotStart, Identity, NoSuchDirectory, Processes
 from .protocol import Body, Head
@@ -45,12 +46,9 @@ class Session:
     """A guest that knows for whom it works."""
 
     bound: Head
-    processes: Processes
+    ground: Ground
     shells: Shells
-    drain: Drain
     executions: Executions
-    env: dict[str, str]
-    home: str
     output_limit: int
     oom: OomCounter
 
@@ -83,9 +81,7 @@ class Session:
         if name is not None:
             return lambda work: self.shells.run(language, name, work, Output(self.output_limit))
         if language == "bash":
-            return lambda work: oneoff.run(
-                work, self.processes, self.drain, self.env, self.home, self.output_limit
-            )
+            return lambda work: oneoff.run(work, self.ground, self.output_limit)
         return lambda work: self.shells.run_once(language, work, Output(self.output_limit))
 
 
@@ -93,15 +89,12 @@ def bind(head: Head, processes: Processes, files: tuple[int, int], place: str, h
     """Tell the guest whom it serves. Everything of a tenant's comes with this one message."""
     processes.identity = Identity(int(head["uid"]), int(head["gid"]), int(head["processes"]), files)
     env = {str(name): str(value) for name, value in head["env"].items()}
-    drain = Drain()
+    ground = Ground(processes, Drain(), env, home)
     return Session(
         bound=head,
-        processes=processes,
-        shells=Shells(processes, drain, place, env, home),
-        drain=drain,
+        ground=ground,
+        shells=Shells(ground, place),
         executions=Executions(int(head["executions"])),
-        env=env,
-        home=home,
         output_limit=int(head["output_limit"]),
         oom=OomCounter(),
     )

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from .bash import Bash
 from .capture import Output
+from .ground import Ground
 from .kept import Kept
-from .processes import Processes
 from .python import Python
-from .streams import Drain
 from .work import Outcome, Work
 
 MOST_SHELLS = 16
@@ -62,14 +61,9 @@ class _Shell:
 
 
 class Shells:
-    def __init__(
-        self, processes: Processes, drain: Drain, place: str, env: dict[str, str], home: str
-    ) -> None:
-        self._processes = processes
-        self._drain = drain
+    def __init__(self, ground: Ground, place: str) -> None:
+        self._ground = ground
         self._place = place
-        self._env = env
-        self._home = home
         self._shells: dict[tuple[str, str], _Shell] = {}
         self._lock = threading.Lock()
         self._made = 0
@@ -107,4 +101,4 @@ class Shells:
     def _make_locked(self, language: str) -> Kept:
         self._made += 1
         place = os.path.join(self._place, str(self._made))
-        return LANGUAGES[language](self._processes, self._drain, place, self._env, self._home)
+        return LANGUAGES[language](self._ground, place)
