@@ -5,11 +5,17 @@ No engine fails these tests; it does not skip them.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sandbox_client import SandboxClient
-from stack import Stack, running
+from stack import ROOT, Stack, running
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +28,16 @@ def stack() -> Iterator[Stack]:
 def sandbox(stack: Stack) -> Iterator[SandboxClient]:
     with stack.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def installed() -> Iterator[Path]:
+    """The project and its packages where everybody may read them, as in /opt: a checkout may be anywhere."""
+    with tempfile.TemporaryDirectory(prefix="sbx-opt-", dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        for name in ("server", "deploy"):
+            shutil.copytree(ROOT / name, Path(place, name))
+        for packages in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+            shutil.copytree(packages, place, dirs_exist_ok=True)
+        subprocess.run(["chmod", "-R", "a+rX", place], check=True, timeout=60)
+        yield Path(place)

@@ -27,10 +27,14 @@ START_SECONDS = 60
 class Stack:
     """Keeper and web of one installation. Everything it makes carries its instance's label."""
 
-    def __init__(self, root: Path = ROOT, **settings: str) -> None:
+    def __init__(self, root: Path = ROOT, user: int | None = None, **settings: str) -> None:
         self.root = root
+        self.python = sys.executable if user is None else interpreter()
+        self.identity = _identity(user)
         self.dir = Path(tempfile.mkdtemp(prefix="sbx-", dir="/tmp"))
         self.dir.chmod(0o711)
+        if user is not None:
+            os.chown(self.dir, user, user)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {
@@ -48,9 +52,16 @@ class Stack:
         self.key = self.new_key("default")
 
     def ctl(self, *args: str) -> str:
-        command = [sys.executable, "-m", "server.ctl", *args]
+        command = [self.python, "-m", "server.ctl", *args]
         return subprocess.run(
-            command, env=self.env, cwd=self.root, check=True, capture_output=True, text=True, timeout=60
+            command,
+            env=self.env,
+            cwd=self.root,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            **self.identity,
         ).stdout
 
     def new_key(self, tenant: str) -> str:
@@ -62,10 +73,10 @@ class Stack:
         self.wait_ready()
 
     def start_keeper(self) -> None:
-        self._start("keeper", [sys.executable, "-m", "server.keeper"])
+        self._start("keeper", [self.python, "-m", "server.keeper"])
 
     def start_web(self) -> None:
-        self._start("web", [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py"])
+        self._start("web", [self.python, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py"])
 
     def _start(self, name: str, command: list[str]) -> None:
         with (self.dir / f"{name}.log").open("ab") as log:
@@ -77,6 +88,7 @@ class Stack:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                **self.identity,
             )
 
     def wait_ready(self) -> None:
@@ -162,6 +174,20 @@ def running(**settings: str) -> Iterator[Stack]:
 
 def web_uid() -> int:
     return pwd.getpwnam("nobody").pw_uid
+
+
+def _identity(user: int | None) -> dict[str, Any]:
+    """How a process becomes a user in the docker group."""
+    if user is None:
+        return {}
+    engine = os.stat("/var/run/docker.sock").st_gid
+    return {"user": user, "group": user, "extra_groups": [engine]}
+
+
+def interpreter() -> str:
+    """A Python that the web's user may run: this one may lie in somebody's home."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return shutil.which(version, path="/usr/local/bin:/usr/bin") or sys.executable
 
 
 def _free_port() -> int:

@@ -9,19 +9,14 @@ import configparser
 import os
 import pwd
 import shlex
-import shutil
 import socket
 import subprocess
-import sys
-import sysconfig
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
-from stack import Stack
+from stack import Stack, interpreter
 
 from server.config import load
 from tests.e2e.installation import ROOT
@@ -50,25 +45,6 @@ def command(service: dict[str, str], key: str) -> list[str]:
     if "User" in service:
         limits += [f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
     return ["setpriv", *limits, *argv] if os.geteuid() == 0 else argv
-
-
-def interpreter() -> str:
-    """A Python that the web's user may run: this one may lie in somebody's home."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return shutil.which(version, path="/usr/local/bin:/usr/bin") or sys.executable
-
-
-@pytest.fixture(scope="module")
-def installed() -> Iterator[Path]:
-    """The project and its packages where everybody may read them, as in /opt: a checkout may be anywhere."""
-    with tempfile.TemporaryDirectory(prefix="sbx-opt-", dir="/tmp") as place:
-        os.chmod(place, 0o755)
-        for name in ("server", "deploy"):
-            shutil.copytree(ROOT / name, Path(place, name))
-        for packages in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-            shutil.copytree(packages, place, dirs_exist_ok=True)
-        subprocess.run(["chmod", "-R", "a+rX", place], check=True, timeout=60)
-        yield Path(place)
 
 
 def test_the_example_environment_is_valid() -> None:
