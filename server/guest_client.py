@@ -123,7 +123,7 @@ class GuestClient:
         """Whether it still serves the session it was opened for: a restarted one does not."""
         connection, hello = self._greet(sandbox)
         connection.close()
-        return hello.get("bound") is True
+        return hello.get("bound") is not False
 
     def forget(self, sandbox_id: str) -> None:
         for connection in self._kept.pop(sandbox_id, []):

@@ -19,6 +19,7 @@ from typing import Callable, Mapping, NamedTuple, Sequence
 
 _MARK_BASE = 1 << 40  # microseconds; far beyond what a real-time limit is ever set to
 _KILL_DEADLINE = 2.0
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -188,6 +189,8 @@ def _becomer(identity: Identity, mark: int, cwd: str, tell: int) -> Callable[[],
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
         os.umask(0o022)
+        for number in _MAY_BE_IGNORED:  # a program inherits what its parent ignores
+            signal.signal(number, signal.SIG_DFL)
         os.setgroups([])
         os.setresgid(identity.gid, identity.gid, identity.gid)
         os.setresuid(identity.uid, identity.uid, identity.uid)
@@ -244,9 +247,13 @@ def kill_tree(root: int, mark: int, since: int, spare_root: bool) -> None:
 
 
 def signal_tree(root: int, mark: int, since: int, *numbers: int) -> None:
-    """Send signals to `root` and to what it has started since: what it started before is not meant."""
-    pids = _victims(root, mark, since, spare_root=False)
+    """Send signals to `root` and to what it has started since: what it started before is not meant.
+
+    To `root` first: a bash that sees its child die of SIGINT goes on, unless it was interrupted itself before.
+    """
+    pids = _victims(root, mark, since, spare_root=True)
     for number in numbers:
+        signal_all({root}, number)
         signal_all(pids, number)
 
 
