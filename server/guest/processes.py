@@ -249,7 +249,7 @@ def kill_tree(root: int, mark: int, since: int, spare_root: bool) -> None:
 def signal_tree(root: int, mark: int, since: int, *numbers: int) -> None:
     """Send signals to `root` and to what it has started since: what it started before is not meant.
 
-    To `root` first: a bash that sees its child die of SIGINT goes on, unless it was interrupted itself before.
+    To `root` first: a bash whose child dies of SIGINT goes on, unless it was interrupted itself before.
     """
     pids = _victims(root, mark, since, spare_root=True)
     for number in numbers:
