@@ -69,6 +69,7 @@ fill_venv() {
     is_new_enough "$VENV/bin/python" || "$PYTHON" -m venv --clear "$VENV" || return
     timeout 1200 "${pip[@]}" install --retries 2 -r "$1" || return
     timeout 300 "${pip[@]}" install --retries 2 --force-reinstall --no-deps ./client || return
+    rm -rf client/build client/*.egg-info # what the build leaves in the checkout
     "$VENV/bin/python" -c 'import sys, sysconfig, pathlib
 pathlib.Path(sysconfig.get_path("purelib"), "sandbox-server.pth").write_text(sys.argv[1] + "\n")' "$ROOT"
 }

@@ -1,10 +1,11 @@
-"""`sandboxctl`: what an operator does at the command line. Runs as the user that runs the keeper."""
+"""What an operator does at the command line, as the user that runs the keeper."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from dataclasses import fields
@@ -15,17 +16,19 @@ from server.config import BadConfig, Config
 from server.keys import new_key
 from server.store import Store
 
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 def main(argv: list[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
     try:
         arguments.run(configuration.load(os.environ), arguments)
     except BadConfig as exc:
-        sys.exit(f"sandboxctl: {exc}")
+        sys.exit(f"server.ctl: {exc}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sandboxctl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m server.ctl", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     init = commands.add_parser("init", help="make the state directory, or put its owners right")
     init.set_defaults(run=_init)
@@ -57,6 +60,8 @@ def _config(config: Config, _: argparse.Namespace) -> None:
 
 
 def _key_new(config: Config, arguments: argparse.Namespace) -> None:
+    if not _TENANT.fullmatch(arguments.tenant):
+        sys.exit("server.ctl: a tenant's name is 1 to 64 letters, digits, dots, dashes and underscores")
     store = _store(config)
     key = new_key(store, arguments.tenant, arguments.name, time.time())
     store.close()
@@ -72,7 +77,7 @@ def _key_revoke(config: Config, arguments: argparse.Namespace) -> None:
     revoked = store.revoke_key(arguments.id.removeprefix("e2b_")[:16], time.time())
     store.close()
     if not revoked:
-        sys.exit("sandboxctl: there is no such key, or it is revoked already")
+        sys.exit("server.ctl: there is no such key, or it is revoked already")
     print("revoked")
 
 
@@ -90,7 +95,7 @@ def _close_all(config: Config, _: argparse.Namespace) -> None:
             runtime.delete(sandbox.id)
             print(f"removed {sandbox.id}")
     except RuntimeFailed as exc:
-        sys.exit(f"sandboxctl: {exc}")
+        sys.exit(f"server.ctl: {exc}")
     for name in storage.list():
         storage.delete(name)
 

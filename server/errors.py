@@ -144,7 +144,9 @@ class TooManyShells(Limited):
     code = "too_many_shells"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The session has {limit} named shells, as many as it may have.", limit=limit)
+        super().__init__(
+            f"The session has {limit} named shells, as many as it may have. End one with 'exit'.", limit=limit
+        )
 
 
 class ShellBusy(Limited):

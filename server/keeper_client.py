@@ -12,16 +12,19 @@ from server import errors
 ANSWER_LIMIT = 1 << 20
 _OPEN_SECONDS = 90.0
 _OTHER_SECONDS = 30.0
+_CHECK_SECONDS = 5.0
 
 
 class KeeperClient:
     def __init__(self, path: Path) -> None:
         self._path = str(path)
 
-    def open(self, session_id: str, image: str, memory: int, cpus: float, env: dict[str, str]) -> None:
-        """The session runs when this returns. Asking twice at once gives one sandbox."""
+    def open(
+        self, session_id: str, image: str, memory: int, cpus: float, env: dict[str, str], first: bool
+    ) -> None:
+        """The session runs when this returns. Asked twice at once it opens one, as the first wants it."""
         wanted = {"session": session_id, "image": image, "memory": memory, "cpus": cpus, "env": env}
-        self._ask({"verb": "open", **wanted}, _OPEN_SECONDS)
+        self._ask({"verb": "open", "first": first, **wanted}, _OPEN_SECONDS)
 
     def close(self, sandbox: str) -> None:
         self._ask({"verb": "close", "sandbox": sandbox}, _OTHER_SECONDS)
@@ -33,7 +36,7 @@ class KeeperClient:
 
     def check(self) -> dict[str, Any]:
         """What the keeper knows of the engine, the images and the wall."""
-        return self._ask({"verb": "check"}, _OTHER_SECONDS)
+        return self._ask({"verb": "check"}, _CHECK_SECONDS)
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         try:

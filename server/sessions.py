@@ -67,11 +67,13 @@ class Sessions:
         if session.state == "running" and session.is_due(self._clock()):
             self._end(session, "expired")
             return self.open(tenant, wish, idempotency)
+        replayed = idempotency is not None and session.idempotency_key == idempotency.key
         if session.state == "opening":
             session = self._finish_opening(session, wish.env, new)
-        if session.state == "ended":
+        if session.state == "ended" and (new or replayed):
             raise _ended(session)
-        replayed = idempotency is not None and session.idempotency_key == idempotency.key
+        if session.state == "ended":  # the one that stood in its place was closed meanwhile
+            return self.open(tenant, wish, idempotency)
         return session, new or replayed
 
     def get(self, tenant: str, session_id: str) -> Session:
@@ -144,7 +146,7 @@ class Sessions:
     def _finish_opening(self, session: Session, env: dict[str, str], mine: bool) -> Session:
         """Ask the keeper; whoever reserved the place also gives it up when that fails."""
         try:
-            self._keeper.open(session.id, session.image, session.memory, session.cpus, env)
+            self._keeper.open(session.id, session.image, session.memory, session.cpus, env, mine)
         except BaseException:
             if mine:
                 self._store.release(session.id)

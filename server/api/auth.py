@@ -24,6 +24,7 @@ OPEN_ENDPOINTS = {
     "status.healthz",
     "status.readyz",
     "status.version",
+    "describe.index",
     "describe.openapi",
     "describe.docs",
     "describe.style",

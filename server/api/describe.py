@@ -43,6 +43,7 @@ ANSWERS: dict[str, tuple[int, type[BaseModel] | None, str]] = {
     "sessions.delete": (204, None, "Close a session"),
     "sessions.extend": (200, models.SessionAnswer, "Start the lease anew, with another length if given"),
     "sessions.execute_in": (200, models.Result, "Run a command in this session"),
+    "describe.index": (200, None, "Where to read on"),
     "status.healthz": (200, None, "The process answers"),
     "status.readyz": (200, None, "Sessions can be opened (503 with reasons if not)"),
     "status.version": (200, None, "Versions"),
@@ -51,6 +52,11 @@ ANSWERS: dict[str, tuple[int, type[BaseModel] | None, str]] = {
 }
 RUNS_OR_CREATES = {"sessions.create_session", "sessions.create", "sessions.execute", "sessions.execute_in"}
 _REF = "#/components/schemas/{model}"
+
+
+@bp.get("/")
+def index() -> Response:
+    return jsonify({"name": "sandbox-server", "docs": "/docs", "openapi": "/openapi.json"})
 
 
 @bp.get("/openapi.json")

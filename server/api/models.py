@@ -97,7 +97,7 @@ Env = Annotated[dict[str, str], AfterValidator(_env)]
 Base64 = Annotated[
     bytes, BeforeValidator(_base64), WithJsonSchema({"type": "string", "contentEncoding": "base64"})
 ]
-Seconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Request(BaseModel):

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from flask import g, request
 from pydantic import BaseModel, ValidationError
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from server import errors
 from server.api.problems import Refusal
@@ -74,9 +75,12 @@ def idempotency() -> Idempotency | None:
 def _raw_body() -> bytes:
     if request.content_length is None and "Transfer-Encoding" not in request.headers:
         return b""
-    raw = request.get_data(cache=False)
+    try:
+        raw = request.get_data(cache=False)
+    except OSError as exc:  # gunicorn's errors for broken chunks, and a peer that stopped sending
+        raise Refusal("malformed_http", "The body could not be read to its end.") from exc
     if request.content_length is None and len(raw) >= (request.max_content_length or 0):
-        raise Refusal("body_too_large", "The body is over the limit (SANDBOX_BODY_LIMIT).")
+        raise RequestEntityTooLarge
     if raw and request.mimetype != "application/json":
         raise Refusal("unsupported_media_type", "Send JSON with the header 'Content-Type: application/json'.")
     if request.content_length is not None and len(raw) != request.content_length:
@@ -150,7 +154,7 @@ def _checked(model: type[Model], fields: dict[str, Any], strict: bool = True) ->
 
 def _path(location: tuple[int | str, ...]) -> str:
     """The field's name, without pydantic's tags for the branches of a union."""
-    names = [str(part) for part in location if str(part) not in ("str", "list[str]")]
+    names = [str(part) for part in location if str(part) not in ("str", "list[str]", "function-after")]
     return ".".join(names)[:200] or "body"
 
 
@@ -159,5 +163,26 @@ def _sentence(field: str, kind: str, message: str) -> str:
         return f"There is no field '{field}'. GET /docs lists the fields."
     if kind == "missing":
         return f"The field '{field}' is missing."
+    if field == "command" and kind in ("string_type", "list_type"):
+        return "'command' must be a text, or a list of texts."
+    if kind in _PLAIN_WORDS:
+        return f"'{field}' must be {_PLAIN_WORDS[kind]}."
+    if kind == "string_pattern_mismatch":
+        return f"'{field}' must be {_PATTERNS.get(field, 'of another form; GET /docs says which')}."
     message = message.removeprefix("Value error, ")
-    return f"'{field}': {message[:1].lower()}{message[1:]}."
+    start = message[:1].lower() if message[1:2].islower() else message[:1]
+    return f"'{field}': {start}{message[1:]}."
+
+
+_PLAIN_WORDS = {
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "an object of names and texts",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+}
+_PATTERNS = {
+    "shell": "1 to 64 letters, digits, dots, dashes and underscores",
+    "cursor": "the next_cursor of an earlier answer",
+}

@@ -124,7 +124,7 @@ def _from_http(exc: HTTPException) -> Response:
     detail = {
         "not_found": "There is no such path. GET /docs lists what there is.",
         "method_not_allowed": "Use another method; GET /docs lists them.",
-        "body_too_large": "The body is over the limit (SANDBOX_BODY_LIMIT).",
+        "body_too_large": f"The body may have {request.max_content_length} bytes at most.",
     }.get(code, "The request could not be understood.")
     response = problem(Refusal(code, detail))
     if isinstance(allowed := getattr(exc, "valid_methods", None), list):

@@ -74,9 +74,9 @@ class Bash(Kept):
         if work.env:
             path = os.path.join(self._place, "with_env")
             settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in work.env.items())
-            # Without `builtin`: bash exports such variables to programs only before `source` itself.
-            write_file(path, f"{settings} \\source {pipes.command}\n".encode())
-        return f"\\. {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
+            # Not `builtin`: after it bash does not export such variables to programs.
+            write_file(path, f"{settings} \\command . {pipes.command}\n".encode())
+        return f"\\builtin . {path} <{pipes.stdin} >{pipes.stdout} 2>{pipes.stderr}"
 
     def _recall_status(self) -> str:
         """`$?` is what the last command left, although our own report came in between."""
@@ -84,7 +84,7 @@ class Bash(Kept):
             return ""
         path = os.path.join(self._place, "status")
         write_file(path, f"return {self._last_status}\n".encode())
-        return f"\\. {path}; "
+        return f"\\builtin . {path}; "
 
     def _parse(self, token: str, raw: bytes) -> Report | None:
         fields = raw.split(b" ", 2)

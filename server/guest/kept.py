@@ -152,6 +152,10 @@ class Kept(ABC):
             return outcome
         return self._bury(output, timed_out=False)
 
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.status is None
+
     def close(self) -> None:
         if self._child is not None:
             kill_tree(self._child.pid, self._child.mark, 0, spare_root=False)

@@ -28,11 +28,14 @@ def main():
     sys.path[0] = ""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
+    process = os.getpid()
     tell(reports, {"token": ready, "status": 0})
     for number, line in enumerate(orders, 1):
         with open(line.rstrip("\n"), encoding="utf-8") as file:
             order = json.load(file)
         report = obey(order, module.__dict__, f"<command {number}>")
+        if os.getpid() != process:
+            os._exit(0)  # a fork of the user's that ran on to here: only the process we know may answer
         tell(reports, {"token": order["token"], **report})
 
 

@@ -47,6 +47,9 @@ class Turn:
             self._waiting.remove(mine)
         return False
 
+    def is_free(self) -> bool:
+        return not self._waiting
+
     def release(self) -> None:
         with self._lock:
             self._waiting.popleft()
@@ -58,6 +61,9 @@ class Turn:
 class _Shell:
     kept: Kept
     turn: Turn = field(default_factory=Turn)
+
+    def is_over(self) -> bool:
+        return self.turn.is_free() and not self.kept.alive
 
 
 class Shells:
@@ -89,10 +95,16 @@ class Shells:
         with self._lock:
             shell = self._shells.get((language, name))
             if shell is None:
+                self._drop_ended()
                 if len(self._shells) >= MOST_SHELLS:
                     raise TooManyShells
                 shell = self._shells[language, name] = _Shell(self._make_locked(language))
             return shell
+
+    def _drop_ended(self) -> None:
+        """A shell that was left with `exit` gives its name back when others are wanted."""
+        if len(self._shells) >= MOST_SHELLS:
+            self._shells = {name: shell for name, shell in self._shells.items() if not shell.is_over()}
 
     def _make(self, language: str) -> Kept:
         with self._lock:

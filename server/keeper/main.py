@@ -49,7 +49,10 @@ class Keeper:
     checked: dict[str, Any]
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.sandboxes.open(self._wanted(request))
+        wanted = self._wanted(request)
+        if request["first"] is not True:
+            self.sandboxes.await_first(wanted.session)
+        self.sandboxes.open(wanted)
         return {}
 
     def close(self, request: dict[str, Any]) -> dict[str, Any]:

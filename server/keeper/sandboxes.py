@@ -29,6 +29,7 @@ from server.store import Store
 FIRST_UID = 20000
 _LAST_UID = 24095  # the image knows these as `user`
 _READY_SECONDS = 30.0
+_FIRST_SECONDS = 2.0
 _DEATH_SECONDS = 3.0
 _AT_ONCE = 8  # engine calls in flight for opening; more only make each other slower
 
@@ -63,10 +64,22 @@ class Sandboxes:
         self._guests = guests
         self._clock = clock
         self._lock = threading.Lock()
+        self._begun = threading.Condition(self._lock)
         self._opening: dict[str, Future[None]] = {}
         self._in_hand: set[str] = set()
         self._uids: dict[str, int] = {}
         self._places = threading.BoundedSemaphore(_AT_ONCE)
+
+    def await_first(self, session: str) -> None:
+        """Let the caller who reserved the session begin: the sandbox is opened as that one wants it."""
+        with self._begun:
+            self._begun.wait_for(
+                lambda: session in self._opening or not self._is_opening(session), _FIRST_SECONDS
+            )
+
+    def _is_opening(self, session_id: str) -> bool:
+        session = self._store.session(session_id)
+        return session is not None and session.state == "opening"
 
     def open(self, wanted: Wanted) -> None:
         """Open a session's sandbox; callers who ask for the same session meanwhile share the one opening."""
@@ -74,6 +87,7 @@ class Sandboxes:
             opening = self._opening.get(wanted.session)
             if opening is None:
                 mine = self._opening[wanted.session] = Future()
+                self._begun.notify_all()
         if opening is not None:
             opening.result(timeout=3 * _READY_SECONDS)
             return
@@ -89,8 +103,7 @@ class Sandboxes:
                 del self._opening[wanted.session]
 
     def _open(self, wanted: Wanted) -> None:
-        session = self._store.session(wanted.session)
-        if session is None or session.state != "opening":
+        if not self._is_opening(wanted.session):
             return  # an earlier asking has done it, or nobody waits any more
         sandbox = secrets.token_hex(16)
         with self._places:

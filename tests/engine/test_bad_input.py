@@ -158,6 +158,15 @@ def test_a_body_of_a_hundred_megabytes_without_a_length(stack: Stack, session: S
     problem(requests.post(url, data=pieces(), headers=headers, timeout=60), 413, "body_too_large")
 
 
+def test_a_chunk_without_a_size(stack: Stack, session: Session) -> None:
+    head = f"POST /v1/sessions/{session.id}/execute HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {stack.key}\r\n"
+    with socket.create_connection(("127.0.0.1", stack.port), timeout=40) as connection:
+        kind = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+        connection.sendall((head + kind).encode())
+        answer = connection.recv(65536)
+    assert answer.split()[1] == b"400", answer[:300]
+
+
 def test_a_body_shorter_than_it_says(stack: Stack, session: Session) -> None:
     host, port = "127.0.0.1", stack.port
     head = f"POST /v1/sessions/{session.id}/execute HTTP/1.1\r\nHost: {host}\r\nX-API-Key: {stack.key}\r\n"

@@ -90,6 +90,21 @@ def test_two_creates_at_once_for_one_user_give_one_session(stack: Stack) -> None
     session.close()
 
 
+def test_a_create_never_fails_because_somebody_closed_the_session_meanwhile(stack: Stack) -> None:
+    """Everybody opens the same user's session, and half of them close what they got."""
+    turn = iter(range(16))
+
+    def open_and_perhaps_close() -> requests.Response:
+        answer = stack.call("POST", "/create_session", json={"user_id": "hectic"})
+        if next(turn) % 2:
+            stack.call("POST", "/cleanup", json={"session_id": answer.json().get("session_id", "")})
+        return answer
+
+    answers = together(16, open_and_perhaps_close)
+    assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+    stack.close_sessions()
+
+
 def test_a_user_gets_a_new_session_after_the_old_one_was_closed(opened: Open) -> None:
     first = opened(user_id="again")
     first.close()

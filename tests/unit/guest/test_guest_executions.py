@@ -127,6 +127,8 @@ def test_the_seventeenth_named_shell_is_refused(guest: GuestProcess) -> None:
     with pytest.raises(errors.TooManyShells):
         guest.run("true", shell="one-too-many")
     assert guest.run("true", shell="s3").exit_code == 0
+    guest.run("exit", shell="s3")
+    assert guest.run("true", shell="one-more").exit_code == 0
 
 
 def test_a_user_at_the_limit_of_processes_gets_a_result_and_the_shell_recovers(unbound: GuestProcess) -> None:

@@ -199,3 +199,8 @@ def test_threads_and_large_output_do_not_lock_the_interpreter(guest: GuestProces
         "import threading\nt = threading.Thread(target=print, args=('y' * 5_000_000,))\nt.start(); t.join()"
     )
     assert answer.stdout.total == 5_000_001
+
+
+def test_a_fork_that_runs_on_does_not_answer_for_its_parent(guest: GuestProcess) -> None:
+    guest.python("import os; who = 'parent'\nif os.fork() == 0: who = 'child'")
+    assert {guest.python("who").value for _ in range(10)} == {"'parent'"}

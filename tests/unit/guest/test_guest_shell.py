@@ -220,3 +220,9 @@ def test_a_large_report_of_the_directory_is_understood(guest: GuestProcess) -> N
     os.makedirs(guest.home / deep)
     answer = guest.run("pwd", cwd=deep)
     assert text(answer) == f"{guest.home}/{deep}\n"
+
+
+def test_functions_with_the_names_that_we_use_do_not_swallow_commands(guest: GuestProcess) -> None:
+    guest.run("function . { :; }; source() { :; }; printf() { :; }")
+    assert text(guest.run("echo still here")) == "still here\n"
+    assert text(guest.run("echo $A", env={"A": "here"})) == "here\n"
