@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from flask import g, request
+from gunicorn.http.errors import ParseException
 from pydantic import BaseModel, ValidationError
 from werkzeug.exceptions import RequestEntityTooLarge
 
@@ -77,7 +78,7 @@ def _raw_body() -> bytes:
         return b""
     try:
         raw = request.get_data(cache=False)
-    except OSError as exc:  # gunicorn's errors for broken chunks, and a peer that stopped sending
+    except (OSError, ParseException) as exc:  # a peer that stopped sending, chunks that are none
         raise Refusal("malformed_http", "The body could not be read to its end.") from exc
     if request.content_length is None and len(raw) >= (request.max_content_length or 0):
         raise RequestEntityTooLarge
