@@ -1,8 +1,9 @@
 """An interpreter that stays: a bash or a Python whose state lives on from one command to the next.
 
-Its own stdin carries our orders, one line each. A command's stdin, stdout and stderr are FIFOs that nobody else
-holds: those that a background process keeps open are replaced before the next command, so it cannot speak into
-a later one's output. The end of a command is reported through a FIFO too, opened by path: no descriptor of ours is inherited by anything.
+Its own stdin carries our orders, one line each. A command's stdin, stdout and stderr are FIFOs that nobody
+else holds: those that a background process keeps open are replaced before the next command, so it cannot
+speak into a later one's output. The end of a command is reported through a FIFO too, opened by path: no
+descriptor of ours is inherited by anything.
 All of it lives in a directory that only root may list or change.
 """
 
