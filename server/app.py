@@ -17,18 +17,22 @@ from flask_limiter import Limiter
 
 from server import config as configuration
 from server import instance as installation
-from server.api import describe, problems, sessions, status
+from server.api import describe, executions, problems, sessions, status, terminal, tickets
 from server.api.auth import Gate, client_address
 from server.api.parse import LargeBodies
 from server.api.windows import WorkerStorage
 from server.api.wiring import Parts
 from server.config import Config
+from server.detached import Detached
+from server.executions import Executions
 from server.guest_client import GuestClient
 from server.keeper_client import KeeperClient
 from server.logs import configure_logging
 from server.readiness import Readiness
 from server.sessions import Sessions
 from server.store import Store
+from server.tally import Tally
+from server.tickets import Tickets
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -49,13 +53,19 @@ def build(config: Config) -> Flask:
     store = Store(config.store_path)
     keeper = KeeperClient(config.keeper_socket)
     guests = GuestClient(config.output_limit, config.executions_max)
-    domain = Sessions(config, installation.load(config), store, keeper, guests, time.time)
-    app.extensions["sandbox"] = Parts(config, domain, Readiness(store, keeper), LargeBodies())
+    instance = installation.load(config)
+    domain = Sessions(config, instance, store, keeper, guests, time.time)
+    tally = Tally(config.store_path.with_name("tally"), config.web_workers)
+    running = Executions(config, domain, guests, Detached(store), tally, time.time)
+    passes = Tickets(instance, store, time.time)
+    app.extensions["sandbox"] = Parts(
+        config, domain, running, passes, store.is_revoked, Readiness(store, keeper), LargeBodies()
+    )
     limiter = Limiter(client_address, storage_uri=f"{WorkerStorage.STORAGE_SCHEME[0]}://")
     app.extensions["limiter"] = {limiter}  # no hooks of its own around each request: the gate asks it
     limiter.init_app(app)
-    _around_requests(app, Gate(config, store, limiter))
-    for blueprint in (sessions.bp, status.bp, describe.bp):
+    _around_requests(app, Gate(config, store, passes, limiter))
+    for blueprint in (sessions.bp, executions.bp, tickets.bp, terminal.bp, status.bp, describe.bp):
         app.register_blueprint(blueprint)
     problems.register(app)
     return app

@@ -70,6 +70,13 @@ def _names(raw: str) -> tuple[str, ...]:
     return names
 
 
+def _origins(raw: str) -> tuple[str, ...]:
+    origins = tuple(part.strip().lower() for part in raw.split(",") if part.strip())
+    if not all(re.fullmatch(r"https?://[^/\s]+", origin) for origin in origins):
+        raise ValueError("must be origins such as https://console.example.com, comma-separated")
+    return origins
+
+
 def _images(raw: str) -> dict[str, str]:
     images = {}
     for part in raw.split(","):
@@ -137,9 +144,14 @@ class Config:
     timeout: float = _setting("30", _seconds, "seconds a command may run if it does not say")
     timeout_max: float = _setting("3600", _seconds, "longest timeout a command may ask for")
     output_limit: int = _setting("1m", _bytes, "bytes kept of each of stdout, stderr and output")
+    log_limit: int = _setting("16m", _bytes, "bytes kept of an execution's log; four such logs a session")
     body_limit: int = _setting("80m", _bytes, "largest request body")
     sessions_max: int = _setting("100", _count, "live sessions a tenant may have")
     executions_max: int = _setting("32", _count, "commands a session may run or queue at once")
+    tenant_executions_max: int = _setting("512", _count, "commands a tenant may run or queue at once")
+    streams_max: int = _setting("512", _count, "event streams and terminals a tenant may have open")
+    terminal_idle: float = _setting("1800", _seconds, "seconds without a byte until a terminal is let go")
+    origins: tuple[str, ...] = _setting("", _origins, "sites whose pages may open terminals, besides our own")
     rate_limit: str = _setting("2000/second", _rate, "requests of one tenant, in flask-limiter's notation")
     failure_limit: str = _setting(
         "60/minute", _rate, "wrong keys from one address, in flask-limiter's notation"
@@ -154,7 +166,7 @@ class Config:
     @property
     def container_processes(self) -> int:
         """The user's, and a reserve for the guest, so that a fork bomb leaves it room for its threads."""
-        return self.processes + 32 + 4 * self.executions_max
+        return self.processes + 96 + 4 * self.executions_max
 
     @property
     def state(self) -> Path:

@@ -5,14 +5,23 @@ SandboxError
 |   `-- NoSuchDirectory     the command's cwd does not exist
 |-- Unauthorized            no key, or not a valid one
 |-- SessionNotFound         not there, or not yours: the two are never told apart
+|-- ExecutionNotFound       the session has no execution of that id
+|-- ForbiddenOrigin         a page of another site wants a terminal
 |-- IdempotencyConflict     the same key for something else
+|-- ExecutionExists         the same execution id for something else
+|-- ExecutionEnded          it is over: nothing can be sent to it
+|-- NoStdin                 its stdin is not open
+|-- NoTerminal              it runs on no terminal
 |-- ResultForgotten         it ran under this key, but the result is no longer kept
 |-- SessionEnded            the session is over; `cause` says why
 |-- Limited                 a limit is reached: try later, or use less
 |   |-- TooManySessions
 |   |-- TooManyExecutions
+|   |-- TooManyStreams
 |   |-- TooManyShells
-|   `-- ShellBusy
+|   |-- ShellBusy
+|   `-- StdinFull
+|       `-- NotBegun        it waits for its shell
 `-- Unavailable             something behind us is not answering: a retry can help
     |-- KeeperUnavailable
     |-- EngineUnavailable
@@ -67,6 +76,56 @@ class SessionNotFound(SandboxError):
 
     def __init__(self) -> None:
         super().__init__("There is no such session. Create one with POST /create_session.")
+
+
+class ExecutionNotFound(SandboxError):
+    """The session knows no execution of that id; it may be too old."""
+
+    code = "execution_not_found"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The session has no such execution, or no longer. List them with GET .../executions."
+        )
+
+
+class ForbiddenOrigin(SandboxError):
+    """A browser asks on behalf of a page that is not ours."""
+
+    code = "forbidden_origin"
+
+    def __init__(self) -> None:
+        super().__init__("Pages of this origin may not connect. The operator can add it to SANDBOX_ORIGINS.")
+
+
+class ExecutionExists(SandboxError):
+    """The id was used before, with another body."""
+
+    code = "execution_exists"
+
+    def __init__(self) -> None:
+        super().__init__("This execution_id was used for a different command. Use a new one, or none.")
+
+
+class ExecutionEnded(SandboxError):
+    code = "execution_ended"
+
+    def __init__(self) -> None:
+        super().__init__("The execution has ended. GET it for its result.")
+
+
+class NoStdin(SandboxError):
+    code = "no_stdin"
+
+    def __init__(self) -> None:
+        super().__init__('Its stdin is not open: start it with "stdin": "pipe", and do not close it before.')
+
+
+class NoTerminal(SandboxError):
+    code = "no_terminal"
+
+    def __init__(self) -> None:
+        super().__init__('It does not run on a terminal: start it with "pty".')
 
 
 class IdempotencyConflict(SandboxError):
@@ -133,10 +192,22 @@ class TooManySessions(Limited):
 class TooManyExecutions(Limited):
     code = "too_many_executions"
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, scope: str) -> None:
         super().__init__(
-            f"The session runs or queues {limit} commands already, as many as it may. Wait for one to end.",
+            f"This {scope} runs or queues {limit} commands already, as many as it may. Wait for one to end.",
             limit=limit,
+            scope=scope,
+        )
+
+
+class TooManyStreams(Limited):
+    code = "too_many_streams"
+
+    def __init__(self, limit: int, scope: str) -> None:
+        super().__init__(
+            f"This {scope} has {limit} open streams, as many as it may have. Close one first.",
+            limit=limit,
+            scope=scope,
         )
 
 
@@ -157,6 +228,20 @@ class ShellBusy(Limited):
             "The shell was still busy with earlier commands when the timeout ended, so this one did not run. "
             'Wait, or use another shell ("shell": "name", or null for a process of its own).'
         )
+
+
+class StdinFull(Limited):
+    """Nothing of what was sent has been taken."""
+
+    code = "stdin_full"
+
+    def __init__(self, reason: str = "The command does not read its stdin.") -> None:
+        super().__init__(f"{reason} Nothing was taken: send it again later.")
+
+
+class NotBegun(StdinFull):
+    def __init__(self) -> None:
+        super().__init__("The command has not begun: it waits for its shell.")
 
 
 class Unavailable(SandboxError):

@@ -13,18 +13,30 @@ import socket
 import stat
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from server import errors
 from server.guest import protocol
+from server.guest_answers import (
+    Answer,
+    Batch,
+    Execution,
+    Told,
+    answer_of,
+    batch_of,
+    list_of,
+    told_of,
+)
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_GRACE = (
     20.0  # beyond the time a command may wait and run: the guest ends stubborn ones within seconds
 )
 _HEAD_LIMIT = 4 << 20
-_KEPT_PER_SANDBOX = 2
+_START_GRACE = 50.0  # beyond the time to wait: an interpreter may have to be started first
+_KEPT_PER_SANDBOX = 8
 _KEPT_SANDBOXES = 512
 
 
@@ -55,31 +67,9 @@ class Command:
     cwd: str | None = None
     env: dict[str, str] | None = None
     stdin: Stdin | None = None
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What was kept of one stream: its first and last bytes, and how many there were in all."""
-
-    first: bytes
-    last: bytes
-    total: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    exit_code: int
-    signal: str | None
-    timed_out: bool
-    oom_killed: bool
-    restarted: bool
-    cwd: str
-    seconds: float
-    stdout: Stream
-    stderr: Stream
-    output: Stream
-    value: str | None
-    error: dict[str, str] | None
+    open_stdin: bool = False
+    screen: tuple[int, int] | None = None
+    again: bool = False  # its id may have been another's, which has ended
 
 
 @dataclass(frozen=True)
@@ -90,6 +80,7 @@ class Binding:
     processes: int
     executions: int
     output_limit: int
+    log_limit: int
     env: dict[str, str]
 
 
@@ -104,20 +95,40 @@ class GuestClient:
         self._ask(sandbox, head, b"", deadline)
 
     def run(self, sandbox: Sandbox, execution: str, fingerprint: str, command: Command) -> Answer:
-        head = {
-            "verb": "run",
-            "execution": execution,
-            "fingerprint": fingerprint,
-            "command": command.command,
-            "timeout": command.timeout,
-            "language": command.language,
-            "shell": command.shell,
-            "cwd": command.cwd,
-            "env": command.env or {},
-            "stdin": command.stdin is not None,
-        }
+        """Run a command and wait for its end."""
         deadline = time.monotonic() + 2 * command.timeout + _ANSWER_GRACE
-        return _answer(*self._ask(sandbox, head, command.stdin or b"", deadline))
+        head = _run_head(execution, fingerprint, command, None)
+        return answer_of(*self._ask(sandbox, head, command.stdin or b"", deadline))
+
+    def start(
+        self, sandbox: Sandbox, execution: str, fingerprint: str, command: Command, wait: float
+    ) -> Told:
+        """Start a command, or join it, and wait so long for its end."""
+        deadline = time.monotonic() + wait + _START_GRACE
+        head = _run_head(execution, fingerprint, command, wait)
+        return told_of(*self._ask(sandbox, head, command.stdin or b"", deadline))
+
+    def tell(self, sandbox: Sandbox, execution: str, wait: float) -> Told:
+        return told_of(*self._simply(sandbox, {"verb": "tell", "execution": execution, "wait": wait}, wait))
+
+    def list(self, sandbox: Sandbox) -> list[Execution]:
+        return list_of(*self._simply(sandbox, {"verb": "list"}))
+
+    def read(self, sandbox: Sandbox, execution: str, after: int, limit: int, wait: float) -> Batch:
+        head = {"verb": "read", "execution": execution, "after": after, "limit": limit, "wait": wait}
+        return batch_of(*self._simply(sandbox, head, wait))
+
+    def signal(self, sandbox: Sandbox, execution: str, number: int) -> None:
+        self._simply(sandbox, {"verb": "signal", "execution": execution, "signal": number})
+
+    def input(self, sandbox: Sandbox, execution: str, data: bytes, close: bool) -> None:
+        self._simply(sandbox, {"verb": "input", "execution": execution, "close": close}, body=data)
+
+    def resize(self, sandbox: Sandbox, execution: str, cols: int, rows: int) -> None:
+        self._simply(sandbox, {"verb": "resize", "execution": execution, "cols": cols, "rows": rows})
+
+    def cancel(self, sandbox: Sandbox, execution: str) -> None:
+        self._simply(sandbox, {"verb": "cancel", "execution": execution})
 
     def is_bound(self, sandbox: Sandbox) -> bool:
         """Whether it still serves the session it was opened for: a restarted one does not."""
@@ -128,6 +139,11 @@ class GuestClient:
     def forget(self, sandbox_id: str) -> None:
         for connection in self._kept.pop(sandbox_id, []):
             connection.close()
+
+    def _simply(
+        self, sandbox: Sandbox, head: protocol.Head, wait: float = 0, body: bytes = b""
+    ) -> tuple[protocol.Head, protocol.Body]:
+        return self._ask(sandbox, head, body, time.monotonic() + wait + _ANSWER_GRACE)
 
     def _ask(
         self, sandbox: Sandbox, head: protocol.Head, body: Stdin, deadline: float
@@ -202,23 +218,54 @@ class GuestClient:
         return connection, hello
 
     def _refusal(self, answer: protocol.Head) -> errors.SandboxError:
-        code = answer.get("code")
-        if code == "no_such_directory":
-            return errors.NoSuchDirectory(
-                "cwd", "The directory does not exist in the sandbox, or may not be entered."
-            )
-        if code == "too_many_executions":
-            return errors.TooManyExecutions(self._executions_max)
-        if code == "too_many_shells":
-            return errors.TooManyShells(16)
-        known = {
-            "shell_busy": errors.ShellBusy,
-            "execution_conflict": errors.IdempotencyConflict,
-            "result_forgotten": errors.ResultForgotten,
-        }
-        if isinstance(code, str) and code in known:
-            return known[code]()
-        return errors.GuestUnavailable("The sandbox could not start the command. Nothing was run.")
+        return refusal_of(str(answer.get("code")), self._executions_max)
+
+
+def refusal_of(code: str, executions_max: int) -> errors.SandboxError:
+    """What a guest's word for a refusal means to a caller."""
+    if code == "no_such_directory":
+        return errors.NoSuchDirectory(
+            "cwd", "The directory does not exist in the sandbox, or may not be entered."
+        )
+    if code == "too_many_executions":
+        return errors.TooManyExecutions(executions_max, "session")
+    if code in _REFUSALS:
+        return _REFUSALS[code]()
+    return errors.GuestUnavailable("The sandbox could not start the command. Nothing was run.")
+
+
+_REFUSALS: dict[str, Callable[[], errors.SandboxError]] = {
+    "too_many_shells": lambda: errors.TooManyShells(16),
+    "too_many_streams": lambda: errors.TooManyStreams(64, "session"),
+    "shell_busy": errors.ShellBusy,
+    "execution_conflict": errors.ExecutionExists,
+    "execution_not_found": errors.ExecutionNotFound,
+    "execution_ended": errors.ExecutionEnded,
+    "not_begun": errors.NotBegun,
+    "no_stdin": errors.NoStdin,
+    "stdin_full": errors.StdinFull,
+    "no_terminal": errors.NoTerminal,
+    "result_forgotten": errors.ResultForgotten,
+}
+
+
+def _run_head(execution: str, fingerprint: str, command: Command, wait: float | None) -> protocol.Head:
+    return {
+        "verb": "run",
+        "execution": execution,
+        "fingerprint": fingerprint,
+        "command": command.command,
+        "timeout": command.timeout,
+        "language": command.language,
+        "shell": command.shell,
+        "cwd": command.cwd,
+        "env": command.env or {},
+        "stdin": command.stdin is not None,
+        "open_stdin": command.open_stdin,
+        "screen": command.screen,
+        "again": command.again,
+        "wait": wait,
+    }
 
 
 def dial(address: str) -> socket.socket:
@@ -243,67 +290,3 @@ def dial(address: str) -> socket.socket:
         connection.close()
         raise
     return connection
-
-
-def _answer(head: protocol.Head, body: protocol.Body) -> Answer:
-    try:
-        stdout, stderr, both = _streams(head["sizes"], body)
-        return Answer(
-            exit_code=_number(head["exit_code"], 0, 255),
-            signal=_text(head["signal"]),
-            timed_out=head["timed_out"] is True,
-            oom_killed=head["oom_killed"] is True,
-            restarted=head["restarted"] is True,
-            cwd=_text(head["cwd"]) or "",
-            seconds=_seconds(head["seconds"]),
-            stdout=stdout,
-            stderr=stderr,
-            output=both,
-            value=_text(head["value"]),
-            error=_error(head["error"]),
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise errors.GuestUnavailable(
-            "The sandbox gave an answer that makes no sense. The command may have run."
-        ) from exc
-
-
-def _streams(sizes: dict[str, Any], body: protocol.Body) -> tuple[Stream, Stream, Stream]:
-    found: dict[str, Stream] = {}
-    at = 0
-    for name in ("stdout", "stderr", "both"):
-        if name in sizes:
-            first, last, total = (_number(size, 0, 1 << 62) for size in sizes[name])
-            kept = bytes(body[at : at + first + last])
-            found[name] = Stream(kept[:first], kept[first:], total)
-            at += first + last
-    if at != len(body):
-        raise ValueError("sizes and body disagree")
-    stdout, stderr = found["stdout"], found["stderr"]
-    return stdout, stderr, found.get("both") or (stdout if stdout.total else stderr)
-
-
-def _number(value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError("not a number in range")
-    return value
-
-
-def _seconds(value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e9:  # type: ignore[operator] # a number, as checked
-        raise ValueError("not a duration")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise ValueError("not a text")
-
-
-def _error(value: object) -> dict[str, str] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise ValueError("not an error")
-    return {name: _text(value[name]) or "" for name in ("name", "message", "traceback")}

@@ -23,8 +23,8 @@ def new_key(store: Store, tenant: str, name: str, now: float) -> str:
     return f"e2b_{key_id}{secret}"
 
 
-def tenant_of(store: Store, presented: str) -> str | None:
-    """The tenant that holds this key, or None for every way in which it can be wrong."""
+def key_of(store: Store, presented: str) -> Key | None:
+    """The key that this is, or None for every way in which it can be wrong."""
     match = _SHAPE.fullmatch(presented)
     if match is None:
         return None
@@ -32,7 +32,7 @@ def tenant_of(store: Store, presented: str) -> str | None:
     known = key.hash if key is not None else _hash("")
     if not hmac.compare_digest(_hash(match[2]), known) or key is None or key.revoked_at is not None:
         return None
-    return key.tenant
+    return key
 
 
 def _hash(secret: str) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 from server.config import Config
 
-_QUIET = ("apscheduler", "urllib3")
+_QUIET = ("apscheduler", "urllib3", "websockets")
 
 
 def configure_logging(config: Config) -> None:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from server.guest_client import Answer, Stream
+from server.guest_answers import Answer, Execution, Stream, Told
+from server.times import timestamp
 
 
 def as_json(answer: Answer, session_id: str, execution_id: str) -> dict[str, Any]:
-    streams = {"stdout": answer.stdout, "stderr": answer.stderr, "output": answer.output}
-    result: dict[str, Any] = {
+    result = facts(answer, session_id, execution_id)
+    for name, stream in _streams(answer).items():
+        text, lossless = _text(stream)
+        result[name] = text
+        if not lossless:
+            result[f"{name}_base64"] = base64.b64encode(stream.first + stream.last).decode()
+    return result
+
+
+def facts(answer: Answer, session_id: str, execution_id: str) -> dict[str, Any]:
+    """The result without what was printed."""
+    return {
         "execution_id": execution_id,
         "session_id": session_id,
+        "status": "ended",
         "exit_code": answer.exit_code,
         "signal": answer.signal,
         "timed_out": answer.timed_out,
+        "cancelled": answer.cancelled,
         "oom_killed": answer.oom_killed,
-        "truncated": any(_omitted(stream) for stream in streams.values()),
+        "truncated": any(_omitted(stream) for stream in _streams(answer).values()),
         "duration_ms": round(answer.seconds * 1000, 3),
+        "cpu_seconds": round(answer.cpu_seconds, 3),
+        "peak_memory": answer.peak_memory,
         "cwd": answer.cwd,
         "shell_restarted": answer.restarted,
         "stdout_bytes": answer.stdout.total,
@@ -26,12 +41,37 @@ def as_json(answer: Answer, session_id: str, execution_id: str) -> dict[str, Any
         "value": answer.value,
         "error": answer.error,
     }
-    for name, stream in streams.items():
-        text, lossless = _text(stream)
-        result[name] = text
-        if not lossless:
-            result[f"{name}_base64"] = base64.b64encode(stream.first + stream.last).decode()
-    return result
+
+
+def execution_as_json(execution: Execution, session_id: str) -> dict[str, Any]:
+    return {
+        "execution_id": execution.id,
+        "session_id": session_id,
+        "status": execution.status,
+        "command": execution.command,
+        "language": execution.language,
+        "shell": execution.shell,
+        "pty": execution.pty,
+        "started_at": timestamp(execution.started_at),
+        "ended_at": None if execution.ended_at is None else timestamp(execution.ended_at),
+        "stdout_bytes": execution.stdout_bytes,
+        "stderr_bytes": execution.stderr_bytes,
+        "cpu_seconds": round(execution.cpu_seconds, 3),
+        "peak_memory": execution.peak_memory,
+        "seq": execution.total,
+        "missing": execution.missing,
+    }
+
+
+def told_as_json(told: Told, session_id: str) -> dict[str, Any]:
+    """An execution with its result, if it has one."""
+    answer = told.answer
+    result = None if answer is None else as_json(answer, session_id, told.execution.id)
+    return {**execution_as_json(told.execution, session_id), "result": result}
+
+
+def _streams(answer: Answer) -> dict[str, Stream]:
+    return {"stdout": answer.stdout, "stderr": answer.stderr, "output": answer.output}
 
 
 def _omitted(stream: Stream) -> int:

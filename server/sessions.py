@@ -1,24 +1,23 @@
 """Sessions: a tenant's lease on one sandbox, from open to close.
 
 A session that is not yours and one that never was get the same answer, so that ids cannot be probed.
-Running a command asks the store and the guest; only opening, closing and a silent guest involve the keeper.
+Only opening, closing and a silent guest involve the keeper.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from server import errors
 from server.config import Config
-from server.guest_client import Answer, Command, GuestClient, GuestSilent, Sandbox
+from server.guest_client import GuestClient, GuestSilent, Sandbox
 from server.instance import Instance
 from server.keeper_client import KeeperClient
 from server.store import Session, Store, cursor_of
+from server.times import timestamp
 
 _WORTH_RENEWING = 1.0  # a lease that started a moment ago need not be started again
 
@@ -95,25 +94,25 @@ class Sessions:
         following = cursor_of(found[-1]) if len(found) == limit else None
         return [session for session in found if not session.is_due(self._clock())], following
 
-    def execute(
-        self, tenant: str, session_id: str, command: Command, idempotency: Idempotency | None
-    ) -> tuple[str, Answer]:
-        """The execution's id and what it came to. An idempotency key names the execution: it runs once."""
-        session = self.get(tenant, session_id)
-        execution = _execution_id(session_id, idempotency)
-        fingerprint = idempotency.fingerprint if idempotency else ""
-        now = self._clock()
-        longest = 2 * command.timeout  # it may wait for its shell, then run
-        busy_until = now + longest if longest > session.lease else 0.0
-        if busy_until or abs(now - session.last_used_at) >= min(_WORTH_RENEWING, session.lease / 4):
-            self._store.use(session_id, now, busy_until)
+    @contextlib.contextmanager
+    def reached(self, session: Session) -> Iterator[Sandbox]:
+        """The session's sandbox, to be spoken to in the block. If it is silent, that is explained."""
         try:
-            answer = self._guests.run(self._sandbox(session), execution, fingerprint, command)
+            yield self._sandbox(session)
         except GuestSilent as exc:
             raise self._explain(session) from exc
-        if busy_until or answer.seconds >= _WORTH_RENEWING:
-            self._store.rest(session_id, self._clock(), busy_until)
-        return execution, answer
+
+    def use(self, session: Session, longest: float = 0.0) -> float:
+        """Renew the lease. What may run for `longest` seconds keeps the session: until the time returned."""
+        now = self._clock()
+        busy_until = now + longest if longest > session.lease else 0.0
+        if busy_until or abs(now - session.last_used_at) >= min(_WORTH_RENEWING, session.lease / 4):
+            self._store.use(session.id, now, busy_until)
+        return busy_until
+
+    def rest(self, session: Session, busy_until: float) -> None:
+        """What was used has ended: the lease starts anew."""
+        self._store.rest(session.id, self._clock(), busy_until)
 
     def extend(self, tenant: str, session_id: str, lease: float | None) -> Session:
         session = self.get(tenant, session_id)
@@ -186,17 +185,5 @@ class Sessions:
         return Sandbox(session.sandbox, session.address, self._instance.guest_secret(session.sandbox))
 
 
-def _execution_id(session_id: str, idempotency: Idempotency | None) -> str:
-    if idempotency is None:
-        return secrets.token_hex(16)
-    return hashlib.sha256(f"{session_id}/{idempotency.key}".encode()).hexdigest()[:32]
-
-
 def _ended(session: Session) -> errors.SessionEnded:
     return errors.SessionEnded(session.cause or "lost", timestamp(session.ended_at or session.last_used_at))
-
-
-def timestamp(seconds: float) -> str:
-    """RFC 3339, UTC."""
-    moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -18,53 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import IdempotencyConflict, StoreUnavailable, TooManySessions
+from server.schema import SCHEMA
 
 _BUSY_SECONDS = 10.0
 
 _log = logging.getLogger("sandbox.store")
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS tenants (
-    id TEXT PRIMARY KEY,
-    created_at REAL NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS keys (
-    id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL REFERENCES tenants (id),
-    name TEXT NOT NULL,
-    hash TEXT NOT NULL,
-    created_at REAL NOT NULL,
-    revoked_at REAL
-) STRICT;
-CREATE TABLE IF NOT EXISTS sessions (
-    id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL REFERENCES tenants (id),
-    user_id TEXT,
-    state TEXT NOT NULL CHECK (state IN ('opening', 'running', 'ended')),
-    image TEXT NOT NULL,
-    memory INTEGER NOT NULL,
-    cpus REAL NOT NULL,
-    lease REAL NOT NULL,
-    metadata TEXT NOT NULL,
-    created_at REAL NOT NULL,
-    last_used_at REAL NOT NULL,
-    busy_until REAL NOT NULL,
-    must_end_at REAL NOT NULL,
-    sandbox TEXT,
-    address TEXT,
-    cause TEXT,
-    ended_at REAL,
-    idempotency_key TEXT,
-    fingerprint TEXT
-) STRICT;
-CREATE UNIQUE INDEX IF NOT EXISTS one_live_session_per_user
-    ON sessions (tenant, user_id) WHERE state != 'ended' AND user_id IS NOT NULL;
-CREATE UNIQUE INDEX IF NOT EXISTS one_session_per_idempotency_key
-    ON sessions (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX IF NOT EXISTS sessions_by_tenant ON sessions (tenant, state, created_at, id);
-CREATE INDEX IF NOT EXISTS sessions_by_state ON sessions (state);
-CREATE TABLE IF NOT EXISTS written (at REAL NOT NULL) STRICT;
-"""
 
 
 @dataclass(frozen=True)
@@ -131,12 +89,12 @@ class Store:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
-            connection.executescript(_SCHEMA)
+            connection.executescript(SCHEMA)
             self._connections[synchronous] = connection
         return connection
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is on disk when this returns."""
         with self._lock, _translated():
             connection = self._connection("FULL")
@@ -149,7 +107,7 @@ class Store:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _quickly(self, sql: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> sqlite3.Cursor:
+    def quickly(self, sql: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> sqlite3.Cursor:
         with self._lock, _translated():
             return self._connection("NORMAL").execute(sql, values)
 
@@ -160,28 +118,32 @@ class Store:
 
     def check_writable(self, now: float) -> None:
         """Raises StoreUnavailable when a write would fail."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("DELETE FROM written")
             connection.execute("INSERT INTO written VALUES (?)", (now,))
 
     # Tenants and keys.
 
     def add_tenant(self, tenant: str, now: float) -> None:
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("INSERT OR IGNORE INTO tenants VALUES (?, ?)", (tenant, now))
 
     def add_key(self, key: Key) -> None:
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute(
                 "INSERT INTO keys VALUES (:id, :tenant, :name, :hash, :created_at, :revoked_at)", vars(key)
             )
 
     def key(self, key_id: str) -> Key | None:
-        row = self._quickly("SELECT * FROM keys WHERE id = ?", (key_id,)).fetchone()
+        row = self.quickly("SELECT * FROM keys WHERE id = ?", (key_id,)).fetchone()
         return None if row is None else Key(**dict(row))
 
+    def is_revoked(self, key_id: str) -> bool:
+        key = self.key(key_id)
+        return key is None or key.revoked_at is not None
+
     def revoke_key(self, key_id: str, now: float) -> bool:
-        with self._writing() as connection:
+        with self.writing() as connection:
             sql = "UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
             return connection.execute(sql, (now, key_id)).rowcount == 1
 
@@ -192,7 +154,7 @@ class Store:
 
         One transaction: a quota cannot be exceeded, nor a user get two sessions, however many ask at once.
         """
-        with self._writing() as connection:
+        with self.writing() as connection:
             standing = self._standing(connection, wanted)
             if standing is not None:
                 return standing, False
@@ -219,40 +181,40 @@ class Store:
 
     def attach(self, session_id: str, sandbox: str, address: str, now: float) -> bool:
         """The sandbox is ready: the session runs. False if nobody waits for it any more."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             sql = """UPDATE sessions SET state = 'running', sandbox = ?, address = ?, last_used_at = ?
                      WHERE id = ? AND state = 'opening'"""
             return connection.execute(sql, (sandbox, address, now, session_id)).rowcount == 1
 
     def release(self, session_id: str) -> None:
         """Opening failed: as if it had never been asked for."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("DELETE FROM sessions WHERE id = ? AND state = 'opening'", (session_id,))
 
     def session(self, session_id: str) -> Session | None:
-        row = self._quickly("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        row = self.quickly("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
         return None if row is None else _session(row)
 
     def use(self, session_id: str, now: float, busy_until: float) -> None:
         sql = """UPDATE sessions SET last_used_at = ?, busy_until = max(busy_until, ?)
                  WHERE id = ? AND state = 'running'"""
-        self._quickly(sql, (now, busy_until, session_id))
+        self.quickly(sql, (now, busy_until, session_id))
 
     def rest(self, session_id: str, now: float, busy_until: float) -> None:
         """A command has ended: the lease starts anew, and what this command alone kept alive is let go."""
         sql = """UPDATE sessions SET last_used_at = ?,
                  busy_until = CASE WHEN busy_until = ? THEN 0 ELSE busy_until END
                  WHERE id = ? AND state = 'running'"""
-        self._quickly(sql, (now, busy_until, session_id))
+        self.quickly(sql, (now, busy_until, session_id))
 
     def extend(self, session_id: str, lease: float, now: float) -> None:
-        with self._writing() as connection:
+        with self.writing() as connection:
             sql = "UPDATE sessions SET lease = ?, last_used_at = ? WHERE id = ? AND state = 'running'"
             connection.execute(sql, (lease, now, session_id))
 
     def end(self, session_id: str, cause: str, now: float) -> bool:
         """Whether this call is the one that ended it. The row stays as a tombstone."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             sql = """UPDATE sessions SET state = 'ended', cause = ?, ended_at = ?
                      WHERE id = ? AND state != 'ended'"""
             return connection.execute(sql, (cause, now, session_id)).rowcount == 1
@@ -273,34 +235,36 @@ class Store:
             )
             values += [name, value]
         sql = f"SELECT * FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created_at, id LIMIT ?"
-        return [_session(row) for row in self._quickly(sql, (*values, limit)).fetchall()]
+        return [_session(row) for row in self.quickly(sql, (*values, limit)).fetchall()]
 
     # For the keeper.
 
     def running(self) -> list[Session]:
-        rows = self._quickly("SELECT * FROM sessions WHERE state = 'running'").fetchall()
+        rows = self.quickly("SELECT * FROM sessions WHERE state = 'running'").fetchall()
         return [_session(row) for row in rows]
 
     def due(self, now: float) -> list[Session]:
-        rows = self._quickly(
+        rows = self.quickly(
             f"SELECT * FROM sessions WHERE state = 'running' AND {_DUE}", {"now": now}
         ).fetchall()
         return [_session(row) for row in rows]
 
     def end_if_due(self, session_id: str, now: float) -> bool:
         """Ends as expired only what is still due: a call may have renewed it a moment ago."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             sql = f"""UPDATE sessions SET state = 'ended', cause = 'expired', ended_at = :now
                       WHERE id = :id AND state = 'running' AND {_DUE}"""
             return connection.execute(sql, {"id": session_id, "now": now}).rowcount == 1
 
     def drop_stale(self, opening_before: float, ended_before: float) -> None:
         """Openings that nobody finished, and tombstones old enough to forget."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute(
                 "DELETE FROM sessions WHERE state = 'opening' AND created_at < ?", (opening_before,)
             )
             connection.execute("DELETE FROM sessions WHERE state = 'ended' AND ended_at < ?", (ended_before,))
+            connection.execute("DELETE FROM detached WHERE until < ?", (opening_before,))
+            connection.execute("DELETE FROM used_tickets WHERE until < ?", (opening_before,))
 
 
 @contextmanager

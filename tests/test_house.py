@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -28,13 +29,14 @@ BROAD = {
     "server/api/problems.py": "the edge of a request",
     "server/keeper/main.py": "the edge of a request to the keeper",
     "server/guest/python_driver.py": "the edge of the user's program",
+    "server/guest/requests.py": "the edge of an execution: who waits for it gets what it raised",
 }
 # Excepts of everything that put things right and raise again.
 CLEANING = {
-    "server/guest/executions.py",
     "server/guest/kept.py",
     "server/guest/oneoff.py",
     "server/guest/processes.py",
+    "server/api/executions.py",
     "server/guest_client.py",
     "server/keeper/sandboxes.py",
     "server/sessions.py",
@@ -106,12 +108,24 @@ def test_the_domain_knows_neither_flask_nor_docker_nor_the_api() -> None:
 
 
 def test_the_layers_import_downwards_only() -> None:
-    """api -> sessions -> store, keeper_client, guest_client."""
+    """api -> executions -> sessions -> store, keeper_client, guest_client."""
     assert imports_of(ROOT / "server/store.py", "server") <= {
-        name for name in imported(ROOT / "server/store.py") if name.startswith("server.errors")
+        name
+        for name in imported(ROOT / "server/store.py")
+        if name.startswith(("server.errors", "server.schema"))
     } | {"server"}
-    for low in ("store.py", "keeper_client.py", "guest_client.py", "errors.py", "config.py", "results.py"):
-        assert imports_of(ROOT / "server" / low, "server.sessions") == set(), low
+    low = (
+        "store",
+        "schema",
+        "detached",
+        "tally",
+        "keeper_client",
+        "guest_client",
+        "guest_answers",
+        "results",
+    )
+    for name in (*low, "errors", "config", "tickets", "times"):
+        assert imports_of(ROOT / f"server/{name}.py", "server.sessions", "server.executions") == set(), name
     for path in modules("server/api"):
         assert imports_of(path, "server.keeper", "server.keeper_client") == set(), name_of(path)
 
@@ -142,14 +156,29 @@ def test_only_problems_knows_http_statuses() -> None:
         assert statuses == set(), name_of(path)
 
 
-def test_the_client_imports_only_requests_and_the_standard_library() -> None:
-    """urllib3 comes with requests, and names what can go wrong below it."""
+def test_the_client_imports_packages_only_at_its_edges() -> None:
+    """urllib3 comes with requests and anyio with httpx; both name what the wires need of them."""
+    edges = {
+        "client/sandbox_client/wire_requests.py": {"requests", "urllib3"},
+        "client/sandbox_client/wire_httpx.py": {"httpx", "anyio"},
+        "client/sandbox_client/cli/terminal.py": {"websocket", "requests"},
+        "client/sandbox_client/sandbox.py": {"typing_extensions"},  # for type checkers only: they bring it
+    }
     for path in modules("client/sandbox_client"):
         if "integrations" in path.parts:
             continue
         tops = {name.split(".")[0] for name in imported(path)}
-        outside = tops - set(sys.stdlib_module_names) - {"requests", "urllib3", "client", "sandbox_client"}
-        assert outside == set(), name_of(path)
+        outside = tops - set(sys.stdlib_module_names) - {"client", "sandbox_client"}
+        assert outside <= edges.get(name_of(path), set()), name_of(path)
+
+
+def test_the_client_loads_without_its_extras() -> None:
+    """httpx is loaded by the awaiting client, websocket by `sandbox shell`, and neither by anything else."""
+    code = "import sys, sandbox_client.cli.main; print({'httpx', 'websocket'} & set(sys.modules))"
+    command = [sys.executable, "-c", code]
+    env = {"PYTHONPATH": str(ROOT / "client")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_every_setting_is_documented() -> None:

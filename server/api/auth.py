@@ -15,11 +15,13 @@ from limits import parse as parse_limit
 from server.api.problems import Refusal
 from server.config import Config
 from server.errors import SandboxError, Unauthorized
-from server.keys import tenant_of
-from server.store import Store
+from server.keys import key_of
+from server.store import Key, Store
+from server.tickets import Tickets
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?")
 _THIS_MACHINE = {"127.0.0.1", "::1"}
+_PURPOSES = {"terminal.open_terminal": "terminal", "executions.follow_events": "events"}
 OPEN_ENDPOINTS = {
     "status.healthz",
     "status.readyz",
@@ -51,9 +53,10 @@ def client_address() -> str:
 class Gate:
     """Runs before every request: the host's name, the key, the limits."""
 
-    def __init__(self, config: Config, store: Store, limiter: Limiter) -> None:
+    def __init__(self, config: Config, store: Store, tickets: Tickets, limiter: Limiter) -> None:
         self._config = config
         self._store = store
+        self._tickets = tickets
         self._limiter = limiter
         self._per_tenant = parse_limit(config.rate_limit)
         self._per_failure = parse_limit(config.failure_limit)
@@ -62,12 +65,22 @@ class Gate:
         self._check_host()
         if request.endpoint in OPEN_ENDPOINTS:
             return
-        tenant = tenant_of(self._store, presented_key())
-        if tenant is None:
+        key = key_of(self._store, presented_key()) or self._key_of_ticket()
+        if key is None:
             raise self._turned_away()
-        g.tenant = g.log["tenant"] = tenant
-        if not self._limiter.limiter.hit(self._per_tenant, "tenant", tenant):
+        g.key = key
+        g.log["tenant"] = key.tenant
+        if not self._limiter.limiter.hit(self._per_tenant, "tenant", key.tenant):
             raise _limited("requests of this tenant", self._config.rate_limit)
+
+    def _key_of_ticket(self) -> Key | None:
+        """Where a browser cannot send a header, a ticket in the URL stands for the key it was made with."""
+        purpose = _PURPOSES.get(request.endpoint or "")
+        ticket = request.args.get("ticket")
+        if purpose is None or ticket is None:
+            return None
+        wanted = request.view_args or {}
+        return self._tickets.redeem(ticket, purpose, wanted["session_id"], wanted.get("execution_id", ""))
 
     def _turned_away(self) -> SandboxError:
         """A right key is never refused for the wrong ones that others sent from the same address."""

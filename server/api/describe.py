@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import server
-from server.api import models
+from server.api import answers, models
 from server.api.auth import OPEN_ENDPOINTS
 from server.api.problems import STATUSES, TITLES
 
@@ -24,25 +24,49 @@ _STYLE = (Path(__file__).parent / "docs.css").read_text()
 BODIES: dict[str, type[BaseModel]] = {
     "sessions.create_session": models.CreateSession,
     "sessions.create": models.CreateSession,
-    "sessions.execute": models.Execute,
-    "sessions.execute_in": models.RunCommand,
     "sessions.cleanup": models.Cleanup,
     "sessions.extend": models.Extend,
+    "executions.execute": models.Execute,
+    "executions.execute_in": models.RunCommand,
+    "executions.start": models.RunCommand,
+    "executions.signal": models.Signal,
+    "executions.send_input": models.Input,
+    "executions.resize": models.Screen,
+    "tickets.create_ticket": models.NewTicket,
 }
-ANSWERS: dict[str, tuple[int, type[BaseModel] | None, str]] = {
-    "sessions.create_session": (200, models.SessionAnswer, "Open a session, or get the user's live one"),
-    "sessions.execute": (200, models.Result, "Run a command in a session"),
-    "sessions.cleanup": (200, models.Closed, "Close a session"),
-    "sessions.create": (201, models.SessionAnswer, "Open a session, or (200) get the user's live one"),
+QUERIES: dict[str, type[BaseModel]] = {
+    "sessions.list_sessions": models.ListSessions,
+    "executions.get": models.GetExecution,
+    "executions.follow_events": models.Follow,
+    "executions.log": models.GetLog,
+    "terminal.open_terminal": models.OpenTerminal,
+}
+Answers = dict[str, tuple[int, type[BaseModel] | None, str]]
+ANSWERS: Answers = {
+    "sessions.create_session": (200, answers.SessionAnswer, "Open a session, or get the user's live one"),
+    "executions.execute": (200, answers.Result, "Run a command in a session"),
+    "sessions.cleanup": (200, answers.Closed, "Close a session"),
+    "sessions.create": (201, answers.SessionAnswer, "Open a session, or (200) get the user's live one"),
     "sessions.list_sessions": (
         200,
-        models.SessionList,
+        answers.SessionList,
         "The tenant's live sessions; metadata.NAME=VALUE filters",
     ),
-    "sessions.get": (200, models.SessionAnswer, "One session"),
+    "sessions.get": (200, answers.SessionAnswer, "One session"),
     "sessions.delete": (204, None, "Close a session"),
-    "sessions.extend": (200, models.SessionAnswer, "Start the lease anew, with another length if given"),
-    "sessions.execute_in": (200, models.Result, "Run a command in this session"),
+    "sessions.extend": (200, answers.SessionAnswer, "Start the lease anew, with another length if given"),
+    "executions.execute_in": (200, answers.Result, "Run a command in this session"),
+    "executions.start": (201, answers.ExecutionAnswer, "Start an execution"),
+    "executions.list_executions": (200, answers.ExecutionList, "Those that run, and the last that ended"),
+    "executions.get": (200, answers.ExecutionAnswer, "One execution, with its result when it has ended"),
+    "executions.delete": (204, None, "Kill it with all its children"),
+    "executions.signal": (204, None, "Send it a signal"),
+    "executions.send_input": (204, None, "Write to its stdin, or close it"),
+    "executions.resize": (204, None, "Give its terminal another size"),
+    "executions.follow_events": (200, None, "Follow it: Server-Sent Events, or NDJSON by Accept"),
+    "executions.log": (200, None, "Download all that is kept of what it printed"),
+    "tickets.create_ticket": (201, answers.TicketAnswer, "A ticket for a URL, instead of a key"),
+    "terminal.open_terminal": (101, None, "A terminal over a WebSocket"),
     "describe.index": (200, None, "Where to read on"),
     "status.healthz": (200, None, "The process answers"),
     "status.readyz": (200, None, "Sessions can be opened (503 with reasons if not)"),
@@ -50,7 +74,20 @@ ANSWERS: dict[str, tuple[int, type[BaseModel] | None, str]] = {
     "describe.openapi": (200, None, "This description"),
     "describe.docs": (200, None, "This description as a page"),
 }
-RUNS_OR_CREATES = {"sessions.create_session", "sessions.create", "sessions.execute", "sessions.execute_in"}
+# Besides the answer above: the same endpoint may also give this.
+ALSO: dict[str, dict[str, Any]] = {
+    "sessions.create": {"200": answers.SessionAnswer},
+    "executions.execute": {"202": answers.ExecutionAnswer},
+    "executions.execute_in": {"202": answers.ExecutionAnswer},
+    "executions.follow_events": {"204": None},
+}
+KINDS = {
+    "describe.docs": ("text/html",),
+    "executions.follow_events": ("text/event-stream", "application/x-ndjson"),
+    "executions.log": ("application/octet-stream",),
+}
+STREAMING = {"executions.execute", "executions.execute_in", "executions.start"}
+RUNS_OR_CREATES = {"sessions.create_session", "sessions.create", *STREAMING}
 _REF = "#/components/schemas/{model}"
 
 
@@ -102,8 +139,9 @@ _SECURITY = {
 
 
 def _schemas() -> dict[str, Any]:
-    used: set[type[BaseModel]] = {models.Problem, *BODIES.values()}
+    used: set[type[BaseModel]] = {answers.Problem, *BODIES.values()}
     used |= {model for _, model, _ in ANSWERS.values() if model is not None}
+    used |= {model for also in ALSO.values() for model in also.values() if model is not None}
     ordered = sorted(used, key=lambda model: model.__name__)
     _, told = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
     schemas: dict[str, Any] = told["$defs"]
@@ -128,23 +166,28 @@ def _operation(endpoint: str, arguments: set[str]) -> dict[str, Any]:
 
 
 def _responses(endpoint: str, status: int, model: type[BaseModel] | None) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": "Done"}
-    if model is not None:
-        answer["content"] = _json(model)
-    elif status == 200:
-        kind = "text/html" if endpoint == "describe.docs" else "application/json"
-        answer["content"] = {kind: {}}
-    responses = {str(status): answer}
-    if endpoint == "sessions.create":
-        responses["200"] = answer
+    responses = {str(status): _response(endpoint, model, has_body=status == 200)}
+    for other, also in ALSO.get(endpoint, {}).items():
+        responses[other] = _response(endpoint, also, has_body=False)
     if endpoint == "status.readyz":
-        responses["503"] = answer
+        responses["503"] = responses["200"]
     problem = {"$ref": _REF.format(model="Problem")}
     responses["default"] = {
         "description": "A problem (RFC 9457); `code` says which",
         "content": {"application/problem+json": {"schema": problem}},
     }
     return responses
+
+
+def _response(endpoint: str, model: type[BaseModel] | None, has_body: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": "Done"}
+    if model is not None:
+        answer["content"] = _json(model)
+    elif has_body:
+        answer["content"] = {kind: {} for kind in KINDS.get(endpoint, ("application/json",))}
+    if endpoint in STREAMING and model is not None:
+        answer["content"] |= {kind: {} for kind in KINDS["executions.follow_events"]}
+    return answer
 
 
 def _parameters(endpoint: str, arguments: set[str]) -> list[dict[str, Any]]:
@@ -156,8 +199,10 @@ def _parameters(endpoint: str, arguments: set[str]) -> list[dict[str, Any]]:
         found.append(
             {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 200}}
         )
-    if endpoint == "sessions.list_sessions":
-        properties = models.ListSessions.model_json_schema()["properties"]
+    if endpoint == "executions.follow_events":
+        found.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "integer"}})
+    if endpoint in QUERIES:
+        properties = QUERIES[endpoint].model_json_schema()["properties"]
         found += [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
     return found
 

@@ -33,14 +33,19 @@ def lease_of(asked: float | None, config: Config) -> float | None:
 
 
 def command_of(asked: RunCommand, config: Config) -> Command:
+    stays = asked.background or asked.pty is not None  # nobody waits for it: it may take its time
+    default = config.timeout_max if stays else config.timeout
+    _within("wait", asked.wait, 0.0, config.timeout_max, "seconds")
     return Command(
         command=asked.command,
-        timeout=_within("timeout", asked.timeout, config.timeout, config.timeout_max, "seconds"),
+        timeout=_within("timeout", asked.timeout, default, config.timeout_max, "seconds"),
         language=asked.language,
-        shell=None if isinstance(asked.command, list) else asked.shell,
+        shell=asked.place,
         cwd=asked.cwd,
         env=asked.env,
         stdin=_stdin(asked.stdin_bytes()),
+        open_stdin=asked.open_stdin,
+        screen=None if asked.pty is None else (asked.pty.cols, asked.pty.rows),
     )
 
 

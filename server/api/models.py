@@ -1,4 +1,4 @@
-"""The shapes of requests and answers. /openapi.json is made from these, so the description cannot drift.
+"""The shapes of requests. /openapi.json is made from these and from `answers`, so it cannot drift.
 
 Limits that an operator sets (largest memory, longest timeout) are checked in `limits.py`; what is here holds
 everywhere.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import signal
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -28,6 +29,7 @@ _ENV_BYTES = 128 << 10
 _ARGUMENT_BYTES = 128 << 10  # the kernel's limit for one argument
 _ARGV_BYTES = 3 << 19
 _COMMAND_BYTES = 1 << 20
+_INPUT_BYTES = 1 << 20
 
 
 def _no_nul(text: str) -> str:
@@ -127,6 +129,13 @@ class CreateSession(Request):
     )
 
 
+class Screen(Request):
+    """The size of a terminal."""
+
+    cols: Annotated[int, Field(ge=1, le=1000)] = 80
+    rows: Annotated[int, Field(ge=1, le=1000)] = 24
+
+
 class RunCommand(Request):
     """A command in an open session."""
 
@@ -137,15 +146,31 @@ class RunCommand(Request):
         None, description="The directory for this command alone."
     )
     env: Env | None = Field(None, description="Variables for this command alone.")
-    stdin: str | None = Field(None, description="What the command reads, as text.")
+    stdin: str | None = Field(
+        None, description='What the command reads, as text; "pipe" leaves it open for POST .../input.'
+    )
     stdin_base64: Base64 | None = Field(None, description="The same for any bytes.")
     timeout: Seconds | None = Field(
         None, description="Seconds after which the command and its children are killed."
     )
     shell: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
-        "main", description="Which shell keeps the state; null runs a process of its own."
+        "main",
+        description="Which shell keeps the state; null runs a process of its own, as background and pty do "
+        "unless a shell is named.",
     )
     language: Literal["bash", "python"] = Field("bash", description="What the command is written in.")
+    background: bool = Field(False, description="Answer at once; the execution goes on.")
+    wait: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="Answer after so many seconds at most; the execution goes on."
+    )
+    stream: bool = Field(False, description="Answer with the events as they happen.")
+    kill_on_disconnect: bool = Field(
+        False, description="With stream: kill the command when this caller goes away."
+    )
+    pty: Screen | None = Field(None, description="Run on a terminal of this size.")
+    execution_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = Field(
+        None, description="An id of your own; the same id and body again join the same execution."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> RunCommand:
@@ -153,14 +178,41 @@ class RunCommand(Request):
             raise ValueError("send stdin or stdin_base64, not both")
         if isinstance(self.command, list) and self.language == "python":
             raise ValueError("Python code is a string, not a list")
-        oneoff = self.shell is None and isinstance(self.command, str) and self.language == "bash"
+        oneoff = self.place is None and isinstance(self.command, str) and self.language == "bash"
         if oneoff and len(self.command) >= _ARGUMENT_BYTES // 4:
             raise ValueError(
                 f"without a shell a command must be smaller than {_ARGUMENT_BYTES // 4} characters"
             )
+        if self.stream and (self.background or self.wait is not None):
+            raise ValueError("stream excludes background and wait")
+        if self.kill_on_disconnect and not self.stream:
+            raise ValueError("kill_on_disconnect needs stream")
+        return self._consistent_pty()
+
+    def _consistent_pty(self) -> RunCommand:
+        if self.pty is None:
+            return self
+        if self.language != "bash" or self.place is not None:
+            raise ValueError("what runs on a pty is a process of its own: no shell, no language")
+        if self.stdin_base64 is not None or self.stdin not in (None, "pipe"):
+            raise ValueError("the stdin of a pty is open: send input to the execution instead")
         return self
 
+    @property
+    def place(self) -> str | None:
+        """The shell it runs in. What runs in the background must not hold the main one up."""
+        if isinstance(self.command, list):
+            return None
+        apart = self.background or self.pty is not None
+        return None if apart and "shell" not in self.model_fields_set else self.shell
+
+    @property
+    def open_stdin(self) -> bool:
+        return self.stdin == "pipe" or self.pty is not None
+
     def stdin_bytes(self) -> bytes | None:
+        if self.open_stdin:
+            return None
         return self.stdin_base64 if self.stdin is None else self.stdin.encode()
 
 
@@ -170,6 +222,78 @@ class Execute(RunCommand):
     session_id: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         description="From /create_session."
     )
+
+
+class Signal(Request):
+    signal: str | int = Field(description="A name, such as SIGINT or INT, or its number.")
+
+    @property
+    def number(self) -> int | None:
+        """None for what is no signal."""
+        named = self.signal if isinstance(self.signal, int) else self.signal.upper()
+        try:
+            if isinstance(named, int):
+                return signal.Signals(named).value
+            return signal.Signals[named if named.startswith("SIG") else f"SIG{named}"].value
+        except (KeyError, ValueError):
+            return None
+
+
+class Input(Request):
+    data: str | None = Field(None, description="What the command shall read, as text.")
+    data_base64: Base64 | None = Field(None, description="The same for any bytes.")
+    close: bool = Field(False, description="Close its stdin afterwards.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Input:
+        if self.data is not None and self.data_base64 is not None:
+            raise ValueError("send data or data_base64, not both")
+        if len(self.sent) > _INPUT_BYTES:
+            raise ValueError(f"must be smaller than {_INPUT_BYTES} bytes; send it in pieces")
+        return self
+
+    @property
+    def sent(self) -> bytes:
+        return self.data_base64 or (self.data or "").encode()
+
+
+class GetExecution(Request):
+    wait: Annotated[float, Field(ge=0, le=300, allow_inf_nan=False)] = 0.0
+
+
+class Follow(Request):
+    after: Annotated[int, Field(ge=0, le=1 << 62)] | None = None
+    ticket: str | None = None
+
+
+class GetLog(Request):
+    stream: Literal["stdout", "stderr"] | None = None
+
+
+class NewTicket(Request):
+    purpose: Literal["terminal", "events"] = Field(alias="for", description="What it shall open.")
+    execution_id: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Whose events."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> NewTicket:
+        if (self.execution_id is None) != (self.purpose == "terminal"):
+            raise ValueError("events need an execution_id, a terminal none")
+        return self
+
+
+class OpenTerminal(Screen):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,32}$")] = "main"
+    after: Annotated[int, Field(ge=0, le=1 << 62)] | None = None
+    ticket: str | None = None
+
+
+class TerminalMessage(Screen):
+    """What a viewer of a terminal may say besides what it types."""
+
+    type: Literal["resize", "input", "ping"]
+    data: str = ""
 
 
 class Cleanup(Request):
@@ -188,72 +312,3 @@ class ListSessions(Request):
     user_id: Annotated[str, Field(max_length=256)] | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Annotated[str, Field(pattern=r"^\d+(\.\d+)?/[0-9a-f]{32}$")] | None = None
-
-
-class SessionAnswer(BaseModel):
-    session_id: str
-    status: Literal["created", "existing"] | None = Field(None, description="Only when it is being created.")
-    state: Literal["running"]
-    user_id: str | None
-    image: str
-    memory: int
-    cpus: float
-    timeout: float
-    created_at: str
-    last_used_at: str
-    expires_at: str
-    metadata: dict[str, str]
-
-
-class SessionList(BaseModel):
-    sessions: list[SessionAnswer]
-    next_cursor: str | None
-
-
-class PythonError(BaseModel):
-    name: str
-    message: str
-    traceback: str
-
-
-class Result(BaseModel):
-    execution_id: str
-    session_id: str
-    exit_code: int
-    signal: str | None = Field(description="The signal that ended the command, such as SIGKILL.")
-    timed_out: bool
-    oom_killed: bool = Field(
-        description="The kernel killed a process of the session for want of memory meanwhile."
-    )
-    stdout: str
-    stderr: str
-    output: str = Field(description="stdout and stderr together, in the order in which they arrived.")
-    stdout_bytes: int = Field(description="The true size, also when less was kept.")
-    stderr_bytes: int
-    truncated: bool
-    stdout_base64: str | None = Field(None, description="Only when the bytes are not UTF-8.")
-    stderr_base64: str | None = None
-    output_base64: str | None = None
-    duration_ms: float
-    cwd: str
-    shell_restarted: bool = Field(
-        description="The shell ended with this command: its state is lost, a fresh one follows."
-    )
-    value: str | None = Field(description="Python: the repr of the last expression.")
-    error: PythonError | None = Field(description="Python: the exception, if one was raised.")
-
-
-class Closed(BaseModel):
-    session_id: str
-    status: Literal["closed"]
-
-
-class Problem(BaseModel):
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    retryable: bool
-    request_id: str
-    model_config = ConfigDict(extra="allow")

@@ -54,13 +54,18 @@ class LargeBodies:
 def body_of(model: type[Model]) -> Model:
     """The request's body as `model`. No body at all means no fields."""
     raw = _raw_body()
-    if "Idempotency-Key" in request.headers:
+    if "Idempotency-Key" in request.headers or b'"execution_id"' in raw:
         g.fingerprint = hashlib.sha256(request.path.encode() + b" " + raw).hexdigest()
     return _checked(model, _fields(raw))
 
 
 def query_of(model: type[Model], fields: dict[str, str]) -> Model:
     return _checked(model, fields, strict=False)
+
+
+def text_of(model: type[Model], text: str) -> Model:
+    """What came as a text of its own rather than as a body."""
+    return _checked(model, _fields(text.encode()))
 
 
 def idempotency() -> Idempotency | None:

@@ -14,11 +14,17 @@ STATUSES = {
     "invalid_request": 400,
     "malformed_http": 400,
     "unauthorized": 401,
+    "forbidden_origin": 403,
     "session_not_found": 404,
+    "execution_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
     "idempotency_conflict": 409,
     "result_forgotten": 409,
+    "execution_exists": 409,
+    "execution_ended": 409,
+    "no_stdin": 409,
+    "no_terminal": 409,
     "session_ended": 410,
     "body_too_large": 413,
     "uri_too_long": 414,
@@ -26,8 +32,10 @@ STATUSES = {
     "wrong_host": 421,
     "too_many_sessions": 429,
     "too_many_executions": 429,
+    "too_many_streams": 429,
     "too_many_shells": 429,
     "shell_busy": 429,
+    "stdin_full": 429,
     "rate_limited": 429,
     "headers_too_large": 431,
     "internal_error": 500,
@@ -41,6 +49,7 @@ STATUSES = {
 TITLES = {
     400: "The request cannot be carried out as it is",
     401: "A valid key is needed",
+    403: "Not allowed",
     404: "Not found",
     405: "That method is not allowed here",
     409: "Conflict",
@@ -86,10 +95,14 @@ def problem_body(code: str, detail: str, request_id: str, retryable: bool = Fals
     }
 
 
+def problem_as_json(error: errors.SandboxError, request_id: str) -> dict[str, Any]:
+    return {**problem_body(error.code, error.detail, request_id, error.retryable), **error.extras}
+
+
 def problem(error: errors.SandboxError) -> Response:
     status = STATUSES[error.code]
-    body = problem_body(error.code, error.detail, g.get("request_id", ""), _retryable(error))
-    response = jsonify({**body, **error.extras})
+    body = problem_as_json(error, g.get("request_id", ""))
+    response = jsonify({**body, "retryable": _retryable(error)})
     response.status_code = status
     response.mimetype = "application/problem+json"
     retry_after = getattr(error, "retry_after", None) or error.extras.get("retry_after")

@@ -1,4 +1,4 @@
-"""/v1/sessions, and the three plain endpoints that people know: /create_session, /execute, /cleanup."""
+"""/v1/sessions, and two of the plain endpoints that people know: /create_session and /cleanup."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from typing import Any
 
 from flask import Blueprint, Response, g, jsonify, request
 
-from server import results
 from server.api import models, parse
-from server.api.limits import command_of, lease_of, wish_of
-from server.api.wiring import parts, tenant
+from server.api.limits import lease_of, wish_of
+from server.api.wiring import named, parts, tenant
 from server.errors import Invalid
-from server.guest_client import Command
-from server.sessions import timestamp
 from server.store import Session
+from server.times import timestamp
 
 bp = Blueprint("sessions", __name__)
 
@@ -21,15 +19,6 @@ bp = Blueprint("sessions", __name__)
 @bp.post("/create_session")
 def create_session() -> Response:
     return _create()[0]
-
-
-@bp.post("/execute")
-def execute() -> Response:
-    with parts().large_bodies.place():
-        asked = parse.body_of(models.Execute)
-        session_id, command = asked.session_id, command_of(asked, parts().config)
-        del asked  # a large body is not kept while the command runs
-    return _execute(session_id, command)
 
 
 @bp.post("/cleanup")
@@ -60,7 +49,7 @@ def list_sessions() -> Response:
 
 @bp.get("/v1/sessions/<session_id>")
 def get(session_id: str) -> Response:
-    return jsonify(_as_json(parts().sessions.get(tenant(), _named(session_id))))
+    return jsonify(_as_json(parts().sessions.get(tenant(), named(session_id))))
 
 
 @bp.delete("/v1/sessions/<session_id>")
@@ -72,14 +61,7 @@ def delete(session_id: str) -> tuple[str, int]:
 @bp.post("/v1/sessions/<session_id>/extend")
 def extend(session_id: str) -> Response:
     lease = lease_of(parse.body_of(models.Extend).timeout, parts().config)
-    return jsonify(_as_json(parts().sessions.extend(tenant(), _named(session_id), lease)))
-
-
-@bp.post("/v1/sessions/<session_id>/execute")
-def execute_in(session_id: str) -> Response:
-    with parts().large_bodies.place():
-        command = command_of(parse.body_of(models.RunCommand), parts().config)
-    return _execute(session_id, command)
+    return jsonify(_as_json(parts().sessions.extend(tenant(), named(session_id), lease)))
 
 
 def _create() -> tuple[Response, bool]:
@@ -90,20 +72,8 @@ def _create() -> tuple[Response, bool]:
     return jsonify({"status": "created" if new else "existing", **_as_json(session)}), new
 
 
-def _execute(session_id: str, command: Command) -> Response:
-    session_id = _named(session_id)
-    execution, answer = parts().sessions.execute(tenant(), session_id, command, parse.idempotency())
-    return jsonify(results.as_json(answer, session_id, execution))
-
-
 def _close(session_id: str) -> None:
-    parts().sessions.close(tenant(), _named(session_id))
-
-
-def _named(session_id: str) -> str:
-    """For the log line; an id that cannot be one of ours is looked up like any other, and not found."""
-    g.log["session"] = session_id[:64]
-    return session_id
+    parts().sessions.close(tenant(), named(session_id))
 
 
 def _as_json(session: Session) -> dict[str, Any]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import current_app, g
 
 from server.api.parse import LargeBodies
 from server.config import Config
+from server.executions import Executions
 from server.readiness import Readiness
 from server.sessions import Sessions
+from server.store import Key
+from server.tickets import Tickets
 
 
 @dataclass(frozen=True)
 class Parts:
     config: Config
     sessions: Sessions
+    executions: Executions
+    tickets: Tickets
+    is_revoked: Callable[[str], bool]
     readiness: Readiness
     large_bodies: LargeBodies
 
@@ -25,6 +32,17 @@ def parts() -> Parts:
     return found
 
 
-def tenant() -> str:
-    found: str = g.tenant
+def key() -> Key:
+    """The key that the request came with, itself or by a ticket."""
+    found: Key = g.key
     return found
+
+
+def tenant() -> str:
+    return key().tenant
+
+
+def named(session_id: str) -> str:
+    """For the log line; an id that cannot be one of ours is looked up like any other, and not found."""
+    g.log["session"] = session_id[:64]
+    return session_id

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 
 from .capture import Output
-from .kept import READY, Died, Kept, NeverRead, Pipes, Report, outcome_of, write_file
+from .kept import READY, Died, Kept, NeverRead, Report, outcome_of
+from .pipes import Pipes, write_file
 from .processes import NoSuchDirectory
+from .trees import now_ticks
+from .usage import Meter
 from .work import Outcome, Work, signal_name
 
 _ORDER_SECONDS = 10.0
@@ -36,7 +40,7 @@ class Bash(Kept):
         token = self._token()
         self._pipes.prepare(work)
         orders = f"{self._recall_status()}{self._source(work, self._pipes)}\n{self._tell(token)}"
-        report = self._obey(token, orders, self._pipes, output, work.timeout)
+        report = self._obey(token, orders, work, output)
         self._last_status = report.status
         outcome = outcome_of(report, output)
         if came_from and report.cwd == went_to:
@@ -62,8 +66,11 @@ class Bash(Kept):
             return self._home
 
     def _ask(self, order: str) -> Report:
+        assert self._child is not None
         token = self._token()
-        return self._obey(token, f"{order}\n{self._tell(token)}", None, Output(0), _ORDER_SECONDS)
+        reader, meter = self._reader({}, Output(0)), Meter(self._child, now_ticks(), kept=True)
+        deadline = time.monotonic() + _ORDER_SECONDS
+        return self._order(token, f"{order}\n{self._tell(token)}", reader, deadline, meter)
 
     def _tell(self, token: str) -> str:
         return f'\\builtin printf \'%s %s %s\\0\' {token} "$?" "${{PWD-}}" >{self._report_path}\n'

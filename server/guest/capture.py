@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .log import Log
+
 
 class Capture:
     """Bounded: whatever is added, at most about one and a half times `limit` is held."""
@@ -38,16 +40,20 @@ class Capture:
 class Output:
     """stdout and stderr apart, and both together in the order in which they arrived.
 
-    While only one of the two has spoken, the order is its own and nothing is stored twice.
+    While only one of the two has spoken, the order is its own and nothing is stored twice. Every byte goes
+    to the execution's log as well, which keeps more of them.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, log: Log | None = None) -> None:
         self._limit = limit
+        self._log = log
         self.streams = {"stdout": Capture(limit), "stderr": Capture(limit)}
         self._spoke = ""
         self._both: Capture | None = None
 
     def add(self, stream: str, chunk: bytes) -> None:
+        if self._log is not None:
+            self._log.add(stream, chunk)
         if self._both is None and self._spoke not in ("", stream):
             self._both = self._copy_of(self.streams[self._spoke])
         self._spoke = stream

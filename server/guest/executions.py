@@ -1,22 +1,28 @@
 """Which commands run, and what the last ones came to, so that a repeated request never runs twice.
 
 The server may lose its connection, or its life, after a command was sent. It asks again with the same id:
-a running command is waited for, a finished one is answered from here, a forgotten one is refused.
+a running command is waited for, a finished one is answered from here, a forgotten one is refused. Results and
+logs are kept of the last ones only, within a bound.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Callable, Tuple
+from typing import Tuple
 
+from .control import Control
+from .log import Log
 from .protocol import Head
+from .usage import Usage
 
 Answer = Tuple[Head, bytes]
 
 _KEPT_RESULTS = 64
 _KEPT_BYTES = 4 << 20
+_KEPT_LOGS = 4  # as many logs of full size as all that are kept may be large
 _KNOWN_IDS = 1024
 
 
@@ -32,81 +38,132 @@ class Forgotten(Exception):
     """The command has run, but its result is no longer kept."""
 
 
+class Unknown(Exception):
+    """There is no execution of that id."""
+
+
 @dataclass
-class _Execution:
+class Execution:
+    """One run of a command: how to reach it while it runs, what is kept of it afterwards."""
+
+    name: str
     fingerprint: str
+    about: Head
+    log: Log
+    control: Control = field(default_factory=Control)
+    started_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
     done: threading.Event = field(default_factory=threading.Event)
     answer: Answer | None = None
     refusal: Exception | None = None
+    promised: bool = False  # somebody was told that it runs: it stays known, whatever comes of it
+
+    @property
+    def status(self) -> str:
+        if self.done.is_set():
+            return "ended"
+        return "running" if self.control.begun else "queued"
+
+    def outcome(self) -> Answer:
+        if self.refusal is not None:
+            raise self.refusal
+        if self.answer is None:
+            raise Forgotten
+        return self.answer
+
+    def usage(self) -> Usage:
+        meter = self.control.meter
+        if self.answer is not None:
+            return Usage(self.answer[0]["cpu_seconds"], self.answer[0]["peak_memory"])
+        return Usage(0.0, None) if meter is None or self.done.is_set() else meter.now()
 
 
 class Executions:
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, log_limit: int, place: str) -> None:
         self._most = most
+        self._log_limit = log_limit
+        self._place = place
         self._running = 0
-        self._kept_bytes = 0
-        self._known: OrderedDict[str, _Execution] = OrderedDict()
-        self._answered: deque[_Execution] = deque()
+        self._kept_results = 0  # bytes
+        self._kept_logs = 0
+        self._known: OrderedDict[str, Execution] = OrderedDict()
+        self._ended: deque[Execution] = deque()
         self._lock = threading.Lock()
 
-    def once(self, name: str, fingerprint: str, patience: float, run: Callable[[], Answer]) -> Answer:
+    def admit(self, name: str, fingerprint: str, about: Head, again: bool) -> tuple[Execution, bool]:
+        """The execution of that name, and whether it is new: then the caller carries it out.
+
+        With `again` a name may be used anew when what had it has ended.
+        """
         with self._lock:
             known = self._known.get(name)
-            if known is None:
-                mine = self._admit(name, fingerprint)
-        if known is not None:
-            return _answer_of(known, fingerprint, patience)
-        try:
-            answer = run()
-        except Exception as exc:  # whatever it is, who waits for the same command gets it too
-            self._withdraw(name, exc)
-            raise
-        self._finish(mine, answer)
-        return answer
+            if known is None or (again and known.done.is_set()):
+                if self._running >= self._most:
+                    raise TooManyExecutions
+                self._running += 1
+                known = self._known[name] = Execution(
+                    name, fingerprint, about, Log(self._log_limit, self._place)
+                )
+                return known, True
+        if known.fingerprint != fingerprint:
+            raise Conflict
+        return known, False
 
-    def _admit(self, name: str, fingerprint: str) -> _Execution:
-        if self._running >= self._most:
-            raise TooManyExecutions
-        self._running += 1
-        execution = self._known[name] = _Execution(fingerprint)
-        return execution
-
-    def _withdraw(self, name: str, refusal: Exception) -> None:
-        """It never ran, so it may be asked for again."""
+    def promise(self, execution: Execution) -> None:
+        """From here on it stays known, whatever comes of it; raises what it was refused for before."""
         with self._lock:
-            self._running -= 1
-            execution = self._known.pop(name)
-        execution.refusal = refusal
-        execution.done.set()
+            if execution.refusal is not None and not execution.promised:
+                raise execution.refusal
+            execution.promised = True
 
-    def _finish(self, execution: _Execution, answer: Answer) -> None:
+    def find(self, name: str) -> Execution:
         with self._lock:
-            self._running -= 1
+            found = self._known.get(name)
+        if found is None:
+            raise Unknown
+        return found
+
+    def list(self) -> list[Execution]:
+        """Those that run and those whose results are kept, oldest first."""
+        with self._lock:
+            return [one for one in self._known.values() if one.answer is not None or not one.done.is_set()]
+
+    def finish(self, execution: Execution, answer: Answer) -> None:
+        with self._lock:
             execution.answer = answer
-            self._answered.append(execution)
-            self._kept_bytes += len(answer[1])
-            self._forget()
+            self._conclude(execution)
+
+    def refuse(self, execution: Execution, refusal: Exception) -> None:
+        """It never ran. It may be asked for again, unless somebody relies on having started it."""
+        with self._lock:
+            execution.refusal = refusal
+            if not execution.promised and self._known.get(execution.name) is execution:
+                del self._known[execution.name]
+            self._conclude(execution)
+
+    def _conclude(self, execution: Execution) -> None:
+        self._running -= 1
+        execution.ended_at = time.time()
+        self._ended.append(execution)
+        self._weigh(execution, 1)
+        self._forget()
         execution.done.set()
+        execution.log.end()
+        execution.control.settled.set()
 
     def _forget(self) -> None:
-        """Oldest first: results beyond the cap lose their answer, ids beyond theirs are dropped."""
-        while len(self._answered) > _KEPT_RESULTS or (
-            self._kept_bytes > _KEPT_BYTES and len(self._answered) > 1
-        ):
-            old = self._answered.popleft()
-            assert old.answer is not None
-            self._kept_bytes -= len(old.answer[1])
+        """Oldest first: those beyond the cap lose result and log, ids beyond theirs are dropped."""
+        while len(self._ended) > _KEPT_RESULTS or (len(self._ended) > 1 and self._take_too_much()):
+            old = self._ended.popleft()
+            self._weigh(old, -1)
             old.answer = None
+            old.log.close()
         while len(self._known) > _KNOWN_IDS and next(iter(self._known.values())).done.is_set():
             self._known.popitem(last=False)
 
+    def _take_too_much(self) -> bool:
+        return self._kept_results > _KEPT_BYTES or self._kept_logs > _KEPT_LOGS * self._log_limit
 
-def _answer_of(known: _Execution, fingerprint: str, patience: float) -> Answer:
-    if known.fingerprint != fingerprint:
-        raise Conflict
-    known.done.wait(patience)
-    if known.refusal is not None:
-        raise known.refusal
-    if known.answer is None:
-        raise Forgotten
-    return known.answer
+    def _weigh(self, execution: Execution, sign: int) -> None:
+        self._kept_results += sign * (len(execution.answer[1]) if execution.answer else 0)
+        self._kept_logs += sign * min(execution.log.total, self._log_limit)

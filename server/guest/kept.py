@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .capture import Output
+from .control import interrupt
 from .ground import Ground
-from .processes import Child, Streams, kill_tree, now_ticks, signal_tree
-from .streams import Feeder, Reader
+from .pipes import Pipes
+from .processes import Child, Streams
+from .streams import Reader
+from .trees import kill_tree, now_ticks, signal_tree
+from .usage import Meter, Usage, cpu_in
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
 READY = "0"  # the token of the report that a fresh interpreter begins with
 _START_SECONDS = 20.0
 _REPORT_LIMIT = 2 << 20
-_LARGE_COMMAND = 1 << 16
 _KILLED = 9
-# After a timeout: ask as Ctrl-C does; then end what the command started and ask again, twice. The last
-# resort ends the interpreter too.
-_PATIENCE = (0.25, 0.5, 0.5)
 
 
 class NeverRead(Exception):
@@ -56,58 +56,6 @@ class Report:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def write_file(path: str, data: bytes) -> None:
-    """On the path of every command: half the cost of a file object."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-    finally:
-        os.close(file)
-
-
-class Pipes:
-    """The FIFOs of one command, and the file with its text. Names are short: bash reads them byte by byte.
-
-    Those for its output serve the next command too, unless somebody still holds them.
-    """
-
-    def __init__(self, place: str) -> None:
-        self.command = os.path.join(place, "c")
-        self.stdout = os.path.join(place, "o")
-        self.stderr = os.path.join(place, "e")
-        self.stdin = os.devnull
-        self._fifo = os.path.join(place, "i")
-        os.mkfifo(self.stdout, 0o622)
-        os.mkfifo(self.stderr, 0o622)
-
-    def prepare(self, work: Work) -> None:
-        write_file(self.command, str(work.command).encode())
-        self.stdin = os.devnull
-        if work.stdin is not None:
-            self.stdin = self._fifo
-            os.mkfifo(self.stdin, 0o644)
-            Feeder(work.stdin, lambda: os.open(self._fifo, os.O_WRONLY))
-
-    def reading_ends(self) -> dict[int, str]:
-        flags = os.O_RDONLY | os.O_NONBLOCK
-        return {os.open(self.stdout, flags): "stdout", os.open(self.stderr, flags): "stderr"}
-
-    def finish(self, held: bool) -> None:
-        if os.path.getsize(self.command) > _LARGE_COMMAND:
-            os.truncate(self.command, 0)
-        if self.stdin != os.devnull:
-            # A feeder that still waits for a reader gets one, finds it gone, and ends.
-            reader = os.open(self.stdin, os.O_RDONLY | os.O_NONBLOCK)
-            os.unlink(self.stdin)
-            os.close(reader)
-        if held:
-            for path in (self.stdout, self.stderr):
-                os.unlink(path)
-                os.mkfifo(path, 0o622)
-
-
 class Kept(ABC):
     """One interpreter. Not thread safe: `Shells` sees to it that one command runs at a time."""
 
@@ -118,6 +66,9 @@ class Kept(ABC):
         self._child: Child | None = None
         self._orders = -1
         self._reports = -1
+        self._account = -1
+        self._spent = 0.0
+        self._usage = Usage(0.0, None)
         self._buffer = b""
         self._sequence = 0
 
@@ -144,6 +95,7 @@ class Kept(ABC):
                     self._start()
                     self._await_ready()
                 outcome = self._run(work, output)
+                outcome.usage = self._usage
             except NeverRead:
                 lost = True
                 continue
@@ -167,28 +119,40 @@ class Kept(ABC):
         self._sequence += 1
         return str(self._sequence)
 
-    def _obey(self, token: str, orders: str, pipes: Pipes | None, output: Output, timeout: float) -> Report:
-        """Give the orders and wait for the report, in the end by force. Raises Died."""
+    def _obey(self, token: str, orders: str, work: Work, output: Output) -> Report:
+        """Run the prepared command: give the orders and wait for the report. Raises Died."""
         assert self._child is not None
-        reader = Reader(pipes.reading_ends() if pipes else {}, output)
-        reader.watch(self._reports)
-        reader.watch(self._child.exited)
         since = now_ticks()
+        meter = Meter(self._child, since, kept=True, spent=self._spent)
+        reader = self._reader(self._pipes.reading_ends(), output)
+        try:
+            work.control.begin(self._child, since, kept=True, meter=meter)
+            report = self._order(token, orders, reader, time.monotonic() + work.timeout, meter)
+            self._spent = self._cpu()
+            self._usage = meter.final(self._spent)
+            return report
+        finally:
+            work.control.finish()
+            held = reader.finish()
+            self._ground.drain.adopt(held)
+            self._pipes.finish(held=bool(held))
+
+    def _order(self, token: str, orders: str, reader: Reader, deadline: float, meter: Meter) -> Report:
+        """Orders out, report in; when time is up, by force."""
         try:
             self._write(orders.encode())
-            report = self._await(token, reader, time.monotonic() + timeout)
-            if report is None:
-                report = self._interrupt(token, reader, since)
-            return report
+            return self._await(token, reader, deadline, meter) or self._interrupt(token, reader, meter)
         except Died as exc:
             if not exc.timed_out and self._unread() >= len(orders.encode()):
                 raise NeverRead from exc
             raise
-        finally:
-            held = reader.finish()
-            self._ground.drain.adopt(held)
-            if pipes:
-                pipes.finish(held=bool(held))
+
+    def _reader(self, pipes: dict[int, str], output: Output) -> Reader:
+        assert self._child is not None
+        reader = Reader(pipes, output)
+        reader.watch(self._reports)
+        reader.watch(self._child.exited)
+        return reader
 
     def _write(self, orders: bytes) -> None:
         """Never blocks: what an interpreter is told fits into a pipe, unless it has stopped reading."""
@@ -206,13 +170,15 @@ class Kept(ABC):
         fcntl.ioctl(self._orders, termios.FIONREAD, size)
         return size[0]
 
-    def _await(self, token: str, reader: Reader, deadline: float) -> Report | None:
+    def _await(self, token: str, reader: Reader, deadline: float, meter: Meter) -> Report | None:
         assert self._child is not None
         while True:
-            ready = reader.wait(deadline)
+            ready = reader.wait(min(deadline, meter.next_look))
             if ready is None:
-                return None
-            if self._reports in ready:
+                if time.monotonic() >= deadline:
+                    return None
+                meter.look()
+            elif self._reports in ready:
                 report = self._read_report(token)
                 if report is not None:
                     return report
@@ -229,33 +195,33 @@ class Kept(ABC):
                 return report
         return None
 
-    def _interrupt(self, token: str, reader: Reader, since: int) -> Report:
+    def _interrupt(self, token: str, reader: Reader, meter: Meter) -> Report:
         """End the command and everything it started, and keep the interpreter if it can be kept."""
-        child = self._child
-        assert child is not None
-        for patience in _PATIENCE:
-            signal_tree(child.pid, child.mark, since, signal.SIGCONT, signal.SIGINT)
-            report = self._await_interrupted(token, reader, patience)
-            kill_tree(child.pid, child.mark, since, spare_root=True)
-            if report is not None:
-                return Report(TIMED_OUT_CODE, report.cwd, {**report.details, "timed_out": True})
-        signal_tree(child.pid, child.mark, since, signal.SIGKILL)
-        raise Died(timed_out=True)
+        assert self._child is not None
+        reports: list[Report] = []
 
-    def _await_interrupted(self, token: str, reader: Reader, patience: float) -> Report | None:
+        def reported(patience: float) -> bool:
+            report = self._await(token, reader, time.monotonic() + patience, meter)
+            reports.extend([report] if report else [])
+            return bool(report)
+
         try:
-            return self._await(token, reader, time.monotonic() + patience)
+            interrupt(self._child, meter.since, reported)
         except Died as exc:
             raise Died(timed_out=True) from exc
+        if not reports:
+            raise Died(timed_out=True)
+        return Report(TIMED_OUT_CODE, reports[0].cwd, {**reports[0].details, "timed_out": True})
 
     def _bury(self, output: Output, timed_out: bool) -> Outcome:
         child = self._child
         assert child is not None
         Reader({}, output).watch_until(child.exited, time.monotonic() + 2)
         code, name = decode_status(child.status if child.status is not None else _KILLED)
+        usage = Usage(max(0.0, child.cpu_seconds - self._spent), child.peak_memory or None)
         self._clear()
         code = TIMED_OUT_CODE if timed_out else code
-        return Outcome(output, self._home, code, name, timed_out, restarted=True)
+        return Outcome(output, self._home, code, name, timed_out, restarted=True, usage=usage)
 
     def _start(self) -> None:
         """A fresh interpreter in a fresh directory."""
@@ -281,19 +247,29 @@ class Kept(ABC):
     def _await_ready(self) -> None:
         """A command's time starts when its interpreter is up: one that is still starting takes no SIGINT."""
         assert self._child is not None
-        reader = Reader({}, Output(0))
-        reader.watch(self._reports)
-        reader.watch(self._child.exited)
-        if self._await(READY, reader, time.monotonic() + _START_SECONDS) is None:
+        reader = self._reader({}, Output(0))
+        meter = Meter(self._child, 0, kept=True)
+        if self._await(READY, reader, time.monotonic() + _START_SECONDS, meter) is None:
             signal_tree(self._child.pid, self._child.mark, 0, signal.SIGKILL)
             raise Died
+        self._account = os.open(f"/proc/{self._child.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._spent = self._cpu()
+
+    def _cpu(self) -> float:
+        """The interpreter's account; the last one known if it is gone."""
+        try:
+            return cpu_in(os.pread(self._account, 1024, 0))
+        except OSError:
+            return self._spent
 
     def _clear(self) -> None:
         assert self._child is not None
         self._child.close()
         os.close(self._orders)
         os.close(self._reports)
-        self._child = None
+        if self._account >= 0:
+            os.close(self._account)
+        self._child, self._account, self._spent = None, -1, 0.0
         self._buffer = b""
 
     @property

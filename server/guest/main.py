@@ -13,7 +13,7 @@ import time
 
 from . import protocol
 from .processes import Processes
-from .requests import Refused, Session, bind
+from .requests import Places, Refused, Session, bind
 
 HOME = "/workspace"
 _MOST_CONNECTIONS = 256
@@ -25,14 +25,11 @@ _PEERCRED = struct.Struct("3i")
 class Guest:
     """The listening side: who may speak, and one thread for each connection."""
 
-    def __init__(
-        self, secret: bytes, processes: Processes, files: tuple[int, int], shells: str, home: str
-    ) -> None:
+    def __init__(self, secret: bytes, processes: Processes, files: tuple[int, int], places: Places) -> None:
         self._secret = secret
         self._processes = processes
         self._files = files
-        self._shells = shells
-        self._home = home
+        self._places = places
         self._session: Session | None = None
         self._binding = threading.Lock()
         self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
@@ -89,14 +86,14 @@ class Guest:
         if verb == "bind":
             self._bind(head)
             return {"ok": True}, b""
-        if verb == "run" and self._session is not None:
-            return self._session.run(head, body)
-        raise Refused("bad_request" if self._session else "not_bound")
+        if self._session is None:
+            raise Refused("not_bound")
+        return self._session.answer(str(verb), head, body)
 
     def _bind(self, head: protocol.Head) -> None:
         with self._binding:
             if self._session is None:
-                self._session = bind(head, self._processes, self._files, self._shells, self._home)
+                self._session = bind(head, self._processes, self._files, self._places)
             elif not self._session.same(head):
                 raise Refused("already_bound")
 
@@ -128,7 +125,7 @@ def main(run: str = "/run/sandbox", shells: str = "/run/shells", home: str = HOM
     with open(os.path.join(run, protocol.SECRET_NAME), "rb") as file:
         secret = file.read()
     processes = Processes()
-    guest = Guest(secret, processes, files, shells, home)
+    guest = Guest(secret, processes, files, Places(run, shells, home))
     path = os.path.join(run, protocol.SOCKET_NAME)
     threading.Thread(target=guest.listen, args=(path,), daemon=True).start()
     reap_forever(processes)

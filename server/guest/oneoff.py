@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
+from dataclasses import dataclass
 
+from . import terminal
 from .capture import Output
 from .ground import Ground
-from .processes import CannotStart, Child, Processes, Streams, kill_tree, now_ticks
+from .processes import CannotStart, Child, Screen, Streams
+from .stdin import Input
 from .streams import Feeder, Reader
+from .trees import kill_tree, now_ticks
+from .usage import Meter, Usage
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
-def run(work: Work, ground: Ground, limit: int) -> Outcome:
+@dataclass(frozen=True)
+class _Place:
+    """Where a command runs, and under which variables."""
+
+    ground: Ground
+    cwd: str
+    env: dict[str, str]
+
+
+def run(work: Work, ground: Ground, output: Output) -> Outcome:
     argv = ["/bin/bash", "-c", work.command] if isinstance(work.command, str) else work.command
-    cwd, env = work.cwd or ground.home, {**ground.env, **work.env}
-    output = Output(limit)
+    place = _Place(ground, work.cwd or ground.home, {**ground.env, **work.env})
     since = now_ticks()
     try:
-        child, pipes = _start(argv, work, ground.processes, env, cwd)
+        child, ends = (_start_on_terminal if work.screen else _start)(argv, work, place)
     except CannotStart as exc:
-        return _not_started(argv[0], exc.errno, env.get("PATH", ""), output, cwd)
-    deadline = time.monotonic() + work.timeout
-    reader = Reader({pipes[0]: "stdout", pipes[1]: "stderr"}, output)
+        return _not_started(argv[0], exc.errno, place, output)
+    reader = Reader(ends, output)
     reader.watch(child.exited)
-    timed_out = reader.wait(deadline) is None
-    if timed_out:
-        kill_tree(child.pid, child.mark, since, spare_root=False)
-        reader.wait(time.monotonic() + 2)
-    ground.drain.adopt(reader.finish())
-    child.close()
+    timed_out = False
+    try:
+        work.control.begin(child, since, kept=False, meter=Meter(child, since, kept=False))
+        timed_out = reader.wait(time.monotonic() + work.timeout) is None
+    finally:
+        if child.status is None:
+            kill_tree(child.pid, child.mark, since, spare_root=False)
+            reader.wait(time.monotonic() + 2)
+        work.control.finish()
+        _let_go(reader.finish(), work, ground)
+        child.close()
     code, name = decode_status(child.status if child.status is not None else 9)
-    if timed_out:
-        code = TIMED_OUT_CODE
-    return Outcome(output, cwd, code, name, timed_out)
+    usage = Usage(child.cpu_seconds, child.peak_memory or None)
+    return Outcome(
+        output, place.cwd, TIMED_OUT_CODE if timed_out else code, name, timed_out=timed_out, usage=usage
+    )
 
 
-def _start(
-    argv: list[str], work: Work, processes: Processes, env: dict[str, str], cwd: str
-) -> tuple[Child, tuple[int, int]]:
+def _start(argv: list[str], work: Work, place: _Place) -> tuple[Child, dict[int, str]]:
     """The child, and the reading ends of its output. Whatever can fail does so before it is started."""
     stdin = _stdin(work)
     out_read, out_write = os.pipe()
@@ -50,7 +67,8 @@ def _start(
     os.set_blocking(out_read, False)
     os.set_blocking(err_read, False)
     try:
-        child = processes.spawn(argv, env, cwd, Streams(stdin, out_write, err_write))
+        streams = Streams(stdin, out_write, err_write)
+        child = place.ground.processes.spawn(argv, place.env, place.cwd, streams)
     except BaseException:
         os.close(out_read)
         os.close(err_read)
@@ -58,27 +76,55 @@ def _start(
     finally:
         for fd in (stdin, out_write, err_write):
             os.close(fd)
-    return child, (out_read, err_read)
+    return child, {out_read: "stdout", err_read: "stderr"}
+
+
+def _start_on_terminal(argv: list[str], work: Work, place: _Place) -> tuple[Child, dict[int, str]]:
+    assert work.screen is not None
+    null = os.open(os.devnull, os.O_RDWR)
+    here, there = socket.socketpair()
+    with here, there:
+        try:
+            screen = Screen(there, *work.screen)
+            streams = Streams(null, null, null)
+            child = place.ground.processes.spawn(argv, place.env, place.cwd, streams, screen)
+        finally:
+            os.close(null)
+        master = terminal.receive(here)
+    work.control.stdin = Input(os.dup(master), is_terminal=True)
+    return child, {master: "stdout"}
 
 
 def _stdin(work: Work) -> int:
-    if work.stdin is None:
+    if work.stdin is None and not work.open_stdin:
         return os.open(os.devnull, os.O_RDONLY)
     read, write = os.pipe()
-    Feeder(work.stdin, lambda: write)
+    if work.open_stdin:
+        work.control.stdin = Input(write)
+    else:
+        Feeder(work.stdin or b"", lambda: write)
     return read
 
 
-def _not_started(program: str, code: int, path: str, output: Output, cwd: str) -> Outcome:
+def _let_go(held: list[int], work: Work, ground: Ground) -> None:
+    """What background processes hold is read on and forgotten; a terminal is closed, and hangs up on them."""
+    if work.screen is None:
+        ground.drain.adopt(held)
+    else:
+        for fd in held:
+            os.close(fd)
+
+
+def _not_started(program: str, code: int, place: _Place, output: Output) -> Outcome:
     """What bash would say and give: 127 for what is not there, 126 for what cannot be run."""
-    missing = code == errno.ENOENT or (code == errno.EACCES and not _exists(program, path))
+    missing = code == errno.ENOENT or (code == errno.EACCES and not _exists(program, place.env))
     reason = "command not found" if missing else os.strerror(code)
     output.add("stderr", f"bash: {program[:200]}: {reason}\n".encode("utf-8", "replace"))
-    return Outcome(output, cwd, _NOT_FOUND if missing else _NOT_EXECUTABLE)
+    return Outcome(output, place.cwd, _NOT_FOUND if missing else _NOT_EXECUTABLE)
 
 
-def _exists(program: str, path: str) -> bool:
+def _exists(program: str, env: dict[str, str]) -> bool:
     """A directory of the PATH that may not be entered is no reason to say that the program may not be run."""
     if "/" in program:
         return True
-    return any(os.path.exists(os.path.join(place, program)) for place in path.split(":"))
+    return any(os.path.exists(os.path.join(place, program)) for place in env.get("PATH", "").split(":"))

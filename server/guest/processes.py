@@ -1,9 +1,4 @@
-"""Processes of the sandboxed user: starting them as that user, reaping them, and ending whole trees.
-
-PID 1 inherits every orphan of the container. A child that left its tree with a double fork is still
-recognised by a mark that no unprivileged process can raise again: the hard limit RLIMIT_RTTIME of the
-command that started it, which `/proc/PID/limits` shows to everybody.
-"""
+"""Processes of the sandboxed user: starting them as that user, with the mark of `trees`, and reaping them."""
 
 from __future__ import annotations
 
@@ -11,16 +6,17 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, NamedTuple, Sequence
 
+from . import terminal
+from .trees import signal_all
+
 _MARK_BASE = 1 << 40  # microseconds; far beyond what a real-time limit is ever set to
-_KILL_DEADLINE = 2.0
 _MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class CannotStart(Exception):
@@ -45,6 +41,13 @@ class Identity:
     files: tuple[int, int]
 
 
+class End(NamedTuple):
+    """How a process ended, and the kernel's account of what it and the children it waited for have used."""
+
+    status: int
+    usage: resource.struct_rusage
+
+
 @dataclass
 class Child:
     """A process of ours. `exited` becomes readable when it has ended and `status` is known."""
@@ -54,9 +57,13 @@ class Child:
     exited: int
     _notify: int
     status: int | None = None
+    cpu_seconds: float = 0.0
+    peak_memory: int = 0
 
-    def ended(self, status: int) -> None:
-        self.status = status
+    def ended(self, end: End) -> None:
+        self.status = end.status
+        self.cpu_seconds = end.usage.ru_utime + end.usage.ru_stime
+        self.peak_memory = end.usage.ru_maxrss * 1024
         os.close(self._notify)
 
     def close(self) -> None:
@@ -69,6 +76,14 @@ class Streams(NamedTuple):
     stderr: int
 
 
+class Screen(NamedTuple):
+    """A terminal that the process shall have; `channel` is where it sends the other end."""
+
+    channel: socket.socket
+    cols: int
+    rows: int
+
+
 @dataclass
 class Processes:
     """The table of our children.
@@ -78,19 +93,26 @@ class Processes:
 
     identity: Identity | None = None
     _children: dict[int, Child] = field(default_factory=dict)
-    _early: dict[int, int] = field(default_factory=dict)
+    _early: dict[int, End] = field(default_factory=dict)
     _starting: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _marks: int = _MARK_BASE
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, streams: Streams) -> Child:
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        streams: Streams,
+        screen: Screen | None = None,
+    ) -> Child:
         assert self.identity is not None, "bind comes first"
         exited, notify = os.pipe()
         failed, tell = os.pipe()
         mark = self._announce()
         pid = 0
         try:
-            pid = _popen(argv, env, streams, _becomer(self.identity, mark, cwd, tell), failed)
+            pid = _popen(argv, env, streams, _becomer(self.identity, mark, cwd, tell, screen), failed)
             return self._enter(Child(pid, mark, exited, notify))
         finally:
             self._conclude()
@@ -108,11 +130,11 @@ class Processes:
 
     def _enter(self, child: Child) -> Child:
         with self._lock:
-            status = self._early.pop(child.pid, None)
-            if status is None:
+            end = self._early.pop(child.pid, None)
+            if end is None:
                 self._children[child.pid] = child
-        if status is not None:
-            child.ended(status)
+        if end is not None:
+            child.ended(end)
         return child
 
     def _conclude(self) -> None:
@@ -126,7 +148,7 @@ class Processes:
         self._wake_stopped()
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -134,9 +156,9 @@ class Processes:
             with self._lock:
                 child = self._children.pop(pid, None)
                 if child is None and self._starting:
-                    self._early[pid] = status
+                    self._early[pid] = End(status, usage)
             if child is not None:
-                child.ended(status)
+                child.ended(End(status, usage))
 
     def _wake_stopped(self) -> None:
         """The user may stop a child that is that user but not yet its program: we would wait for ever."""
@@ -178,7 +200,7 @@ def _popen(
     return process.pid
 
 
-def _becomer(identity: Identity, mark: int, cwd: str, tell: int) -> Callable[[], None]:
+def _becomer(identity: Identity, mark: int, cwd: str, tell: int, screen: Screen | None) -> Callable[[], None]:
     """What the child does between fork and exec. Order matters twice.
 
     The process limit comes after setuid: a user at its limit could otherwise not start anything, and a fork
@@ -202,6 +224,8 @@ def _becomer(identity: Identity, mark: int, cwd: str, tell: int) -> Callable[[],
         except OSError:
             os.write(tell, b"cwd")
             raise
+        if screen is not None:
+            terminal.take(*screen)
 
     return become
 
@@ -217,94 +241,3 @@ def _read_or_nothing(fd: int) -> bytes:
         return os.read(fd, 16)
     except BlockingIOError:
         return b""
-
-
-class _Stat(NamedTuple):
-    parent: int
-    started: int
-
-
-def now_ticks() -> int:
-    """The clock that process start times are told in."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
-
-
-def kill_tree(root: int, mark: int, since: int, spare_root: bool) -> None:
-    """End every process that descends from `root`, or carries `mark`, and began at or after `since`.
-
-    Stop first, kill after: a fork bomb that is only killed outruns the killer.
-    """
-    deadline = time.monotonic() + _KILL_DEADLINE
-    stopped: set[int] = set()
-    while time.monotonic() < deadline:
-        victims = _victims(root, mark, since, spare_root)
-        fresh = victims - stopped
-        if not fresh:
-            break
-        signal_all(fresh, signal.SIGSTOP)
-        stopped |= fresh
-    signal_all(stopped, signal.SIGKILL)
-
-
-def signal_tree(root: int, mark: int, since: int, *numbers: int) -> None:
-    """Send signals to `root` and to what it has started since: what it started before is not meant.
-
-    To `root` first: a bash whose child dies of SIGINT goes on, unless it was interrupted itself before.
-    """
-    pids = _victims(root, mark, since, spare_root=True)
-    for number in numbers:
-        signal_all({root}, number)
-        signal_all(pids, number)
-
-
-def signal_all(pids: set[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-def _victims(root: int, mark: int, since: int, spare_root: bool) -> set[int]:
-    table = _table()
-    children: dict[int, list[int]] = {}
-    for pid, stat in table.items():
-        children.setdefault(stat.parent, []).append(pid)
-    found = {pid for pid in children.get(1, []) if table[pid].started >= since and _mark_of(pid) == mark}
-    waiting = [root, *found]
-    while waiting:
-        for pid in children.get(waiting.pop(), []):
-            if table[pid].started >= since and pid not in found:
-                found.add(pid)
-                waiting.append(pid)
-    found.discard(root)
-    if not spare_root and root in table:
-        found.add(root)
-    return found
-
-
-def _table() -> dict[int, _Stat]:
-    table = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        if fields[0] not in (b"Z", b"X"):
-            table[int(name)] = _Stat(parent=int(fields[1]), started=int(fields[19]))
-    return table
-
-
-def _mark_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/limits", "rb") as file:
-            for line in file:
-                if line.startswith(b"Max realtime timeout"):
-                    hard = line.split()[4]
-                    return int(hard) if hard.isdigit() else 0
-    except OSError:
-        pass
-    return 0

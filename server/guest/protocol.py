@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Dict, Union
 
-VERSION = 1
+VERSION = 2
 SOCKET_NAME = "guest.sock"
 SECRET_NAME = "secret"
 

@@ -8,7 +8,8 @@ import shutil
 from typing import Any
 
 from .capture import Output
-from .kept import READY, Kept, Report, outcome_of, write_file
+from .kept import READY, Kept, Report, outcome_of
+from .pipes import write_file
 from .processes import NoSuchDirectory
 from .work import Outcome, Work
 
@@ -27,7 +28,7 @@ class Python(Kept):
         pipes = {name: getattr(self._pipes, name) for name in ("command", "stdin", "stdout", "stderr")}
         order = {"token": token, "cwd": work.cwd, "env": work.env, **pipes}
         write_file(path, json.dumps(order).encode())
-        report = self._obey(token, path + "\n", self._pipes, output, work.timeout)
+        report = self._obey(token, path + "\n", work, output)
         if report.details.get("no_directory"):
             raise NoSuchDirectory
         return outcome_of(report, output)

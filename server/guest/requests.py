@@ -1,26 +1,36 @@
-"""What the server may ask of a bound guest: the `run` request, read, carried out and answered.
+"""What the server may ask of a bound guest, verb by verb: read, carried out and answered.
 
 The server has checked what its callers sent; here only what would hurt the guest itself is looked at.
 """
 
 from __future__ import annotations
 
+import subprocess
+import threading
 import time
-from dataclasses import dataclass
-from typing import Any, Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Callable, Iterator
 
-from . import oneoff
+from . import oneoff, replies
 from .capture import Output
-from .executions import Conflict, Executions, Forgotten, TooManyExecutions
+from .control import Cancelled, NotReachable
+from .executions import Conflict, Execution, Executions, Forgotten, TooManyExecutions, Unknown
 from .ground import Ground
 from .memory import OomCounter
 from .processes import CannotStart, Identity, NoSuchDirectory, Processes
 from .protocol import Body, Head
+from .replies import Reply
 from .shells import LANGUAGES, ShellBusy, Shells, TooManyShells
+from .stdin import NoTerminal, StdinClosed, StdinFull
 from .streams import Drain
 from .work import Outcome, Work
 
 _QUEUE_GRACE = 15.0
+_START_SECONDS = 30.0
+_CANCEL_SECONDS = 10.0
+_MOST_WATCHERS = 64
+_NEVER_RAN = 137, "SIGKILL"
 
 _REFUSALS: dict[type[Exception], str] = {
     TooManyExecutions: "too_many_executions",
@@ -28,8 +38,15 @@ _REFUSALS: dict[type[Exception], str] = {
     ShellBusy: "shell_busy",
     Conflict: "execution_conflict",
     Forgotten: "result_forgotten",
+    Unknown: "execution_not_found",
+    StdinFull: "stdin_full",
+    StdinClosed: "no_stdin",
+    NoTerminal: "no_terminal",
     NoSuchDirectory: "no_such_directory",
     CannotStart: "cannot_start",
+    subprocess.SubprocessError: "cannot_start",  # a terminal could not be had, for instance
+    RuntimeError: "too_many_executions",  # no room for a thread
+    OSError: "cannot_start",  # no room for a pipe or the command's text
 }
 
 
@@ -51,82 +68,202 @@ class Session:
     executions: Executions
     output_limit: int
     oom: OomCounter
+    watchers: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(_MOST_WATCHERS)
+    )
 
     def same(self, head: Head) -> bool:
         return head == self.bound
 
-    def run(self, head: Head, body: Body) -> tuple[Head, bytes]:
-        work = _work(head, body)
-        patience = 2 * work.timeout + _QUEUE_GRACE
-        name, fingerprint = str(head["execution"]), str(head["fingerprint"])
+    def answer(self, verb: str, head: Head, body: Body) -> Reply:
         try:
-            return self.executions.once(name, fingerprint, patience, lambda: self._run(head, work))
+            return _VERBS[verb](self, head, body)
+        except KeyError as exc:
+            raise Refused("bad_request") from exc
         except tuple(_REFUSALS) as exc:
-            raise Refused(_REFUSALS[type(exc)]) from exc
-        except RuntimeError as exc:  # no room for a thread
-            raise Refused("too_many_executions") from exc
-        except OSError as exc:  # no room for a pipe or the command's text
-            raise Refused("cannot_start") from exc
+            raise Refused(_code_of(exc)) from exc
 
-    def _run(self, head: Head, work: Work) -> tuple[Head, bytes]:
+    def run(self, head: Head, body: Body) -> Reply:
+        """Start a command, or join it, and wait for its end; at most `wait` seconds if that is given."""
+        name, fingerprint = str(head["execution"]), str(head["fingerprint"])
+        about, again = replies.about(head), head["again"] is True
+        execution, mine = self.executions.admit(name, fingerprint, about, again)
+        wait = head["wait"]
+        if mine:
+            work = _work(head, body, execution)
+            if wait is None:
+                self._carry_out(execution, head, work)
+                return execution.outcome()
+            self._set_going(execution, head, work)
+        if wait is None:
+            execution.done.wait(2 * float(head["timeout"]) + _QUEUE_GRACE)
+            return execution.outcome()
+        execution.control.settled.wait(_START_SECONDS)
+        self.executions.promise(execution)
+        execution.done.wait(float(wait))
+        told, body = self._described(execution)
+        return {**told, "new": mine}, body
+
+    def _set_going(self, execution: Execution, head: Head, work: Work) -> None:
+        carry_out = threading.Thread(target=self._carry_out, args=(execution, head, work), daemon=True)
+        try:
+            carry_out.start()
+        except RuntimeError as exc:
+            self.executions.refuse(execution, exc)
+            raise
+
+    def _carry_out(self, execution: Execution, head: Head, work: Work) -> None:
         kills = self.oom.count()
         started = time.monotonic()
-        outcome = self._runner(head)(work)
-        return _answer(outcome, time.monotonic() - started, self.oom.count() > kills)
+        output = Output(self.output_limit, execution.log)
+        try:
+            outcome = self._runner(head)(work, output)
+        except Cancelled:
+            outcome = Outcome(output, self.ground.home, *_NEVER_RAN)
+        except Exception as exc:  # whatever it is, who waits for the same command gets it too
+            work.control.finish()
+            self.executions.refuse(execution, exc)
+            return
+        oom = self.oom.count() > kills
+        answer = replies.result(outcome, time.monotonic() - started, oom, work.control.cancelled)
+        self.executions.finish(execution, answer)
 
-    def _runner(self, head: Head) -> Callable[[Work], Outcome]:
+    def _runner(self, head: Head) -> Callable[[Work, Output], Outcome]:
         language, name = head["language"], head["shell"]
         if language not in LANGUAGES:
             raise Refused("bad_request")
         if name is not None:
-            return lambda work: self.shells.run(language, name, work, Output(self.output_limit))
+            return lambda work, output: self.shells.run(language, name, work, output)
         if language == "bash":
-            return lambda work: oneoff.run(work, self.ground, self.output_limit)
-        return lambda work: self.shells.run_once(language, work, Output(self.output_limit))
+            return lambda work, output: oneoff.run(work, self.ground, output)
+        return lambda work, output: self.shells.run_once(language, work, output)
+
+    def tell(self, head: Head, _: Body) -> Reply:
+        execution = self.executions.find(str(head["execution"]))
+        if head["wait"]:
+            with self._watching():
+                execution.done.wait(float(head["wait"]))
+        return self._described(execution)
+
+    def _described(self, execution: Execution) -> Reply:
+        refusal = _code_of(execution.refusal) if execution.refusal else None
+        result, body = execution.answer or (None, b"")
+        return {"ok": True, "execution": replies.facts(execution), "refusal": refusal, "result": result}, body
+
+    def list(self, head: Head, _: Body) -> Reply:
+        return {"ok": True, "executions": [replies.facts(one) for one in self.executions.list()]}, b""
+
+    def read(self, head: Head, _: Body) -> Reply:
+        """What the log holds behind a position; waits a while if that is nothing yet."""
+        execution = self.executions.find(str(head["execution"]))
+        with self._watching():
+            batch = execution.log.read(int(head["after"]), int(head["limit"]), float(head["wait"]))
+        body = b"".join(data for _, data in batch.pieces)
+        ended = execution.log.ended and batch.begin + len(body) >= execution.log.total
+        pieces = [[stream, len(data)] for stream, data in batch.pieces]
+        return {"ok": True, "begin": batch.begin, "pieces": pieces, "ended": ended}, body
+
+    def signal(self, head: Head, _: Body) -> Reply:
+        with self._reached(head) as execution:
+            execution.control.signal(int(head["signal"]))
+        return {"ok": True}, b""
+
+    def input(self, head: Head, body: Body) -> Reply:
+        with self._reached(head) as execution:
+            if execution.control.stdin is None:
+                raise StdinClosed
+            execution.control.stdin.send(bytes(body), head["close"] is True)
+        return {"ok": True}, b""
+
+    def resize(self, head: Head, _: Body) -> Reply:
+        with self._reached(head) as execution:
+            if execution.control.stdin is None:
+                raise NoTerminal
+            execution.control.stdin.resize(int(head["cols"]), int(head["rows"]))
+        return {"ok": True}, b""
+
+    def cancel(self, head: Head, _: Body) -> Reply:
+        execution = self.executions.find(str(head["execution"]))
+        if not execution.done.is_set():
+            execution.control.cancel()
+            execution.done.wait(_CANCEL_SECONDS)
+        return {"ok": True}, b""
+
+    @contextmanager
+    def _reached(self, head: Head) -> Iterator[Execution]:
+        """A running execution. When it ends meanwhile, that is the reason why it cannot be reached."""
+        execution = self.executions.find(str(head["execution"]))
+        try:
+            if not execution.done.is_set() and not execution.control.begun:
+                raise Refused("not_begun")
+            yield execution
+        except (NotReachable, StdinClosed) as exc:
+            if execution.done.is_set() or isinstance(exc, NotReachable):
+                raise Refused("execution_ended") from exc
+            raise
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Each who waits takes a thread of the guest's; there are not more of them than it has room for."""
+        if not self.watchers.acquire(blocking=False):
+            raise Refused("too_many_streams")
+        try:
+            yield
+        finally:
+            self.watchers.release()
 
 
-def bind(head: Head, processes: Processes, files: tuple[int, int], place: str, home: str) -> Session:
+_VERBS: dict[str, Callable[[Session, Head, Body], Reply]] = {
+    "run": Session.run,
+    "tell": Session.tell,
+    "list": Session.list,
+    "read": Session.read,
+    "signal": Session.signal,
+    "input": Session.input,
+    "resize": Session.resize,
+    "cancel": Session.cancel,
+}
+
+
+def bind(head: Head, processes: Processes, files: tuple[int, int], places: Places) -> Session:
     """Tell the guest whom it serves. Everything of a tenant's comes with this one message."""
     processes.identity = Identity(int(head["uid"]), int(head["gid"]), int(head["processes"]), files)
     env = {str(name): str(value) for name, value in head["env"].items()}
-    ground = Ground(processes, Drain(), env, home)
+    ground = Ground(processes, Drain(), env, places.home)
     return Session(
         bound=head,
         ground=ground,
-        shells=Shells(ground, place),
-        executions=Executions(int(head["executions"])),
+        shells=Shells(ground, places.shells),
+        executions=Executions(int(head["executions"]), int(head["log_limit"]), places.run),
         output_limit=int(head["output_limit"]),
         oom=OomCounter(),
     )
 
 
-def _work(head: Head, body: Body) -> Work:
-    stdin = body if head["stdin"] else None
-    return Work(head["command"], float(head["timeout"]), head["cwd"], head["env"], stdin)
+@dataclass(frozen=True)
+class Places:
+    """`run` is shared with the server, `shells` is the guest's own, `home` the user's."""
+
+    run: str
+    shells: str
+    home: str
 
 
-def _answer(outcome: Outcome, seconds: float, oom: bool) -> tuple[Head, bytes]:
-    """Three streams as head and tail in one body; `both` is left out where it equals the only one used."""
-    captures = {**outcome.output.streams, "both": outcome.output.both}
-    sizes: dict[str, Any] = {}
-    body = bytearray()
-    for name, capture in captures.items():
-        if capture is None:
-            continue
-        first, last = capture.parts()
-        sizes[name] = [len(first), len(last), capture.total]
-        body += first + last
-    head = {
-        "ok": True,
-        "exit_code": outcome.exit_code,
-        "signal": outcome.signal,
-        "timed_out": outcome.timed_out,
-        "oom_killed": oom,
-        "restarted": outcome.restarted,
-        "cwd": outcome.cwd,
-        "seconds": seconds,
-        "sizes": sizes,
-        "value": outcome.details.get("value"),
-        "error": outcome.details.get("error"),
-    }
-    return head, bytes(body)
+def _work(head: Head, body: Body, execution: Execution) -> Work:
+    screen = head["screen"]
+    return Work(
+        head["command"],
+        float(head["timeout"]),
+        head["cwd"],
+        head["env"],
+        stdin=body if head["stdin"] else None,
+        open_stdin=head["open_stdin"] is True,
+        screen=(int(screen[0]), int(screen[1])) if screen else None,
+        control=execution.control,
+    )
+
+
+def _code_of(refusal: Exception) -> str:
+    if isinstance(refusal, Refused):
+        return refusal.code
+    return next((code for kind, code in _REFUSALS.items() if isinstance(refusal, kind)), "cannot_start")

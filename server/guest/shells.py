@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .bash import Bash
 from .capture import Output
+from .control import Cancelled, Control
 from .ground import Ground
 from .kept import Kept
 from .python import Python
@@ -33,18 +34,21 @@ class Turn:
         self._waiting: deque[threading.Event] = deque()
         self._lock = threading.Lock()
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, control: Control) -> bool:
+        """False when time was up; raises Cancelled when the command was cancelled meanwhile."""
         mine = threading.Event()
         with self._lock:
             self._waiting.append(mine)
             if self._waiting[0] is mine:
                 return True
-        if mine.wait(timeout):
-            return True
+        control.queue(mine)
+        mine.wait(timeout)
         with self._lock:
-            if mine.is_set():
-                return True  # it came in the very last moment
+            if self._waiting[0] is mine:
+                return True  # also in the very last moment; a cancelled one is refused when it begins
             self._waiting.remove(mine)
+        if control.cancelled:
+            raise Cancelled
         return False
 
     def is_free(self) -> bool:
@@ -76,7 +80,7 @@ class Shells:
 
     def run(self, language: str, name: str, work: Work, output: Output) -> Outcome:
         shell = self._named(language, name)
-        if not shell.turn.acquire(work.timeout):
+        if not shell.turn.acquire(work.timeout, work.control):
             raise ShellBusy
         try:
             return shell.kept.run(work, output)

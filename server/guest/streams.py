@@ -14,6 +14,7 @@ from .capture import Output
 from .protocol import Body
 
 _READ_SIZE = 1 << 16
+_LONGEST_POLL = 86400.0  # the kernel counts milliseconds in 31 bits
 LINGER = 0.05  # seconds that output may still arrive after the command itself has ended
 _MOST_LINGERING = 128
 
@@ -64,15 +65,19 @@ class Reader:
 
     def _events(self, deadline: float) -> list[int] | None:
         """None when time is up, also while a flood keeps coming."""
-        left = deadline - time.monotonic()
-        ready = self._poll.poll(left * 1000) if left > 0 else []
-        return [fd for fd, _ in ready] or None
+        while (left := deadline - time.monotonic()) > 0:
+            ready = self._poll.poll(min(left, _LONGEST_POLL) * 1000)
+            if ready:
+                return [fd for fd, _ in ready]
+        return None
 
     def _read(self, fd: int) -> None:
         try:
             chunk = os.read(fd, _READ_SIZE)
         except BlockingIOError:
             return
+        except OSError:  # a terminal that nobody holds any more
+            chunk = b""
         if chunk:
             self._output.add(self._names[fd], chunk)
             return

@@ -8,20 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .capture import Output
+from .control import Control
 from .protocol import Body
+from .usage import Usage
 
 TIMED_OUT_CODE = 124
 
 
 @dataclass(frozen=True)
 class Work:
-    """A command with everything it needs. `stdin` None means an empty one."""
+    """A command with everything it needs.
+
+    `stdin` None means an empty one, unless `open_stdin` says that more may come through `control`. `screen`
+    is the size of the terminal that it shall have, in columns and rows.
+    """
 
     command: str | list[str]
     timeout: float
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     stdin: Body | None = None
+    open_stdin: bool = False
+    screen: tuple[int, int] | None = None
+    control: Control = field(default_factory=Control)
 
 
 @dataclass
@@ -35,6 +44,7 @@ class Outcome:
     timed_out: bool = False
     restarted: bool = False
     details: dict[str, Any] = field(default_factory=dict)
+    usage: Usage = field(default_factory=lambda: Usage(0.0, None))
 
 
 def decode_status(status: int) -> tuple[int, str | None]:

@@ -148,6 +148,7 @@ class Sandboxes:
             processes=self._config.processes,
             executions=self._config.executions_max,
             output_limit=self._config.output_limit,
+            log_limit=self._config.log_limit,
             env={**_BASE_ENV, **wanted.env},
         )
         opened = Sandbox(sandbox, place.address, secret)

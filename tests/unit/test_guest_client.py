@@ -15,7 +15,8 @@ import pytest
 
 from server import errors
 from server.guest import protocol
-from server.guest_client import Answer, Command, GuestClient, GuestSilent, Sandbox
+from server.guest_answers import Answer
+from server.guest_client import Command, GuestClient, GuestSilent, Sandbox
 
 SECRET = b"secret"
 EMPTY = {"stdout": [0, 0, 0], "stderr": [0, 0, 0]}
@@ -24,10 +25,13 @@ GOOD = {
     "exit_code": 0,
     "signal": None,
     "timed_out": False,
+    "cancelled": False,
     "oom_killed": False,
     "restarted": False,
     "cwd": "/",
     "seconds": 0.1,
+    "cpu_seconds": 0.01,
+    "peak_memory": None,
     "sizes": EMPTY,
     "value": None,
     "error": None,
@@ -118,7 +122,7 @@ def test_a_guest_that_cannot_prove_itself_gets_no_command(
     assert bad.asked == 0
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1"])
+@pytest.mark.parametrize("version", [0, 1, 3, None, "2"])
 def test_a_guest_of_another_version_is_a_clear_error(
     client: GuestClient, bad: BadGuest, version: object
 ) -> None:

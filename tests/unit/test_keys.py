@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.keys import new_key, tenant_of
+from server.keys import key_of, new_key
 from server.store import Store
 
 
@@ -18,7 +18,8 @@ def key(store: Store) -> str:
 
 def test_a_key_opens_its_tenant(store: Store, key: str) -> None:
     assert re.fullmatch("e2b_[0-9a-f]{80}", key)
-    assert tenant_of(store, key) == "tenant"
+    found = key_of(store, key)
+    assert found is not None and found.tenant == "tenant"
 
 
 def test_two_keys_differ(store: Store, key: str) -> None:
@@ -46,9 +47,9 @@ def test_a_wrong_key_opens_nothing(store: Store, key: str) -> None:
         key[4:],
         "é",
     ]
-    assert [one for one in wrong if tenant_of(store, one) is not None] == []
+    assert [one for one in wrong if key_of(store, one) is not None] == []
 
 
 def test_a_revoked_key_opens_nothing(store: Store, key: str) -> None:
     store.revoke_key(key[4:20], 5)
-    assert tenant_of(store, key) is None
+    assert key_of(store, key) is None

@@ -24,7 +24,7 @@ def test_opening_without_a_keeper_is_a_503_that_can_be_retried(web: Web) -> None
 def test_a_failed_opening_leaves_no_row(web: Web) -> None:
     for _ in range(3):
         web.post("/create_session", {"user_id": "u"})
-    rows = web.store._quickly("SELECT count(*) FROM sessions").fetchone()[0]
+    rows = web.store.quickly("SELECT count(*) FROM sessions").fetchone()[0]
     assert rows == 0
 
 

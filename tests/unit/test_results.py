@@ -7,11 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from server.guest_client import Answer, Stream
+from server.guest_answers import Answer, Stream
 from server.results import as_json
 
 NOTHING = Stream(b"", b"", 0)
-ANSWER = Answer(0, None, False, False, False, "/", 0.0123456, NOTHING, NOTHING, NOTHING, None, None)
+ANSWER = Answer(
+    exit_code=0,
+    signal=None,
+    timed_out=False,
+    cancelled=False,
+    oom_killed=False,
+    restarted=False,
+    cwd="/",
+    seconds=0.0123456,
+    cpu_seconds=0.25,
+    peak_memory=4096,
+    stdout=NOTHING,
+    stderr=NOTHING,
+    output=NOTHING,
+    value=None,
+    error=None,
+)
 
 
 def shown(stream: Stream) -> dict[str, object]:
@@ -22,12 +38,16 @@ def test_everything_is_told() -> None:
     assert as_json(ANSWER, "session", "execution") == {
         "execution_id": "execution",
         "session_id": "session",
+        "status": "ended",
         "exit_code": 0,
         "signal": None,
         "timed_out": False,
+        "cancelled": False,
         "oom_killed": False,
         "truncated": False,
         "duration_ms": 12.346,
+        "cpu_seconds": 0.25,
+        "peak_memory": 4096,
         "cwd": "/",
         "shell_restarted": False,
         "stdout_bytes": 0,

@@ -20,12 +20,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from server.guest_client import Answer, Binding, Command, GuestClient, Sandbox, dial
+from server.guest_answers import Answer
+from server.guest_client import Binding, Command, GuestClient, Sandbox, dial
 
 ROOT = Path(__file__).resolve().parents[3]
 UID = 29001  # no sandbox of a real server has it: processes are counted by user
 SECRET = b"not a secret at all"
 OUTPUT_LIMIT = 1 << 20
+LOG_LIMIT = 4 << 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START = """import sys; sys.path.insert(0, {code!r})
 from guest.main import main
@@ -69,7 +71,8 @@ class GuestProcess:
 
     def bind(self, **changes: Any) -> None:
         env = {"PATH": PATH, "HOME": str(self.home), "LANG": "C.UTF-8"}
-        settings = {"uid": UID, "processes": 512, "executions": 8, "output_limit": OUTPUT_LIMIT, "env": env}
+        settings = {"uid": UID, "processes": 512, "executions": 8, "output_limit": OUTPUT_LIMIT}
+        settings |= {"log_limit": LOG_LIMIT, "env": env}
         self.client.bind(self.sandbox, Binding(**{**settings, **changes}), time.monotonic() + 10)
 
     @property

@@ -2,65 +2,108 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from server.guest.executions import Conflict, Executions, Forgotten, TooManyExecutions
+from server.guest.executions import (
+    Conflict,
+    Execution,
+    Executions,
+    Forgotten,
+    TooManyExecutions,
+    Unknown,
+)
+
+LIMIT = 1 << 20
 
 
-def test_a_thousand_finished_results_do_not_grow_what_is_kept() -> None:
-    executions = Executions(4)
+@pytest.fixture
+def executions(tmp_path: Path) -> Iterator[Executions]:
+    made = Executions(4, LIMIT, str(tmp_path))
+    yield made
+    for execution in made._known.values():
+        execution.log.close()
+
+
+def kept_of(execution: Execution) -> int:
+    return execution.log.total - sum(end - begin for begin, end in execution.log.missing)
+
+
+def admit(executions: Executions, name: str, fingerprint: str = "", again: bool = False) -> Execution:
+    execution, new = executions.admit(name, fingerprint, {}, again)
+    assert new
+    return execution
+
+
+def test_a_thousand_finished_results_do_not_grow_what_is_kept(executions: Executions) -> None:
     for number in range(2000):
-        executions.once(str(number), "", 1, lambda: ({"ok": True}, b"x" * 100_000))
+        execution = admit(executions, str(number))
+        execution.log.add("stdout", b"x" * 100_000)
+        executions.finish(execution, ({"ok": True}, b"x" * 100_000))
     assert len(executions._known) <= 1025
-    assert executions._kept_bytes <= (4 << 20)
-    assert sum(known.answer is not None for known in executions._known.values()) <= 64
+    kept = [one for one in executions._known.values() if one.answer is not None]
+    assert 1 < len(kept) <= 64
+    assert sum(len(one.answer[1]) for one in kept if one.answer) <= 4 << 20
+    assert sum(kept_of(one) for one in executions._known.values()) <= 4 * LIMIT
 
 
-def test_the_newest_result_is_kept_however_large_it_is() -> None:
-    executions = Executions(4)
+def test_the_newest_result_is_kept_however_large_it_is(executions: Executions) -> None:
     big = ({"ok": True}, b"x" * (5 << 20))
-    executions.once("big", "", 1, lambda: big)
-    assert executions.once("big", "", 1, lambda: ({}, b"")) == big
+    executions.finish(admit(executions, "big"), big)
+    assert executions.find("big").outcome() == big
 
 
-def test_a_forgotten_result_is_refused_without_running_again() -> None:
-    executions = Executions(4)
+def test_a_forgotten_result_is_refused_without_running_again(executions: Executions) -> None:
     for number in range(100):
-        executions.once(str(number), "", 1, lambda: ({"ok": True}, b""))
+        executions.finish(admit(executions, str(number)), ({"ok": True}, b""))
+    found, new = executions.admit("3", "", {}, False)
+    assert not new
     with pytest.raises(Forgotten):
-        executions.once("3", "", 1, lambda: pytest.fail("it ran again"))
+        found.outcome()
 
 
-def test_another_fingerprint_is_a_conflict() -> None:
-    executions = Executions(4)
-    executions.once("a", "one", 1, lambda: ({}, b""))
+def test_another_fingerprint_is_a_conflict(executions: Executions) -> None:
+    executions.finish(admit(executions, "a", "one"), ({}, b""))
     with pytest.raises(Conflict):
-        executions.once("a", "two", 1, lambda: ({}, b""))
+        executions.admit("a", "two", {}, False)
 
 
-def test_a_failed_one_gives_its_place_back_and_may_be_tried_again() -> None:
-    executions = Executions(1)
-    for _ in range(3):
+def test_a_name_may_be_used_again_only_if_that_was_asked_for_and_the_first_has_ended(
+    executions: Executions,
+) -> None:
+    first = admit(executions, "terminal")
+    assert executions.admit("terminal", "", {}, True) == (first, False)
+    executions.finish(first, ({}, b""))
+    assert executions.admit("terminal", "", {}, False) == (first, False)
+    assert admit(executions, "terminal", again=True) is not first
+
+
+def test_one_that_was_refused_gives_its_place_back_and_may_be_tried_again(executions: Executions) -> None:
+    for _ in range(10):
+        refused = admit(executions, "a")
+        executions.refuse(refused, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            executions.once("a", "", 1, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    assert executions.once("a", "", 1, lambda: ({"ok": 1}, b"")) == ({"ok": 1}, b"")
+            refused.outcome()
+    executions.finish(admit(executions, "a"), ({"ok": 1}, b""))
 
 
-def test_places_are_counted_while_they_run() -> None:
-    executions, go, inside = Executions(1), threading.Event(), threading.Event()
+def test_one_that_somebody_was_told_about_stays_known_when_it_is_refused(executions: Executions) -> None:
+    execution = admit(executions, "a")
+    executions.promise(execution)
+    executions.refuse(execution, ZeroDivisionError())
+    assert executions.find("a").status == "ended"
 
-    def wait() -> tuple[dict[str, object], bytes]:
-        inside.set()
-        go.wait(5)
-        return {}, b""
 
-    thread = threading.Thread(target=executions.once, args=("a", "", 1, wait))
-    thread.start()
-    inside.wait(5)
+def test_places_are_counted_while_they_run(executions: Executions) -> None:
+    running = [admit(executions, str(number)) for number in range(4)]
     with pytest.raises(TooManyExecutions):
-        executions.once("b", "", 1, lambda: ({}, b""))
-    go.set()
-    thread.join(5)
-    assert executions.once("b", "", 1, lambda: ({}, b"")) == ({}, b"")
+        executions.admit("one more", "", {}, False)
+    executions.finish(running[0], ({}, b""))
+    admit(executions, "one more")
+
+
+def test_what_never_was_is_unknown(executions: Executions) -> None:
+    with pytest.raises(Unknown):
+        executions.find("nobody")

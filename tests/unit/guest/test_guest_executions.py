@@ -28,7 +28,7 @@ def test_the_same_id_is_waited_for_while_it_runs(guest: GuestProcess) -> None:
 
 def test_the_same_id_for_another_command_is_a_conflict(guest: GuestProcess) -> None:
     guest.run("echo one", id="same", mark="one")
-    with pytest.raises(errors.IdempotencyConflict):
+    with pytest.raises(errors.ExecutionExists):
         guest.run("echo two > ran", id="same", mark="two")
     assert not (guest.home / "ran").exists()
 

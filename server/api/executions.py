@@ -1,0 +1,172 @@
+"""/execute and /v1/sessions/{id}/executions: commands as resources, from start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from flask import Blueprint, Response, g, jsonify, request
+
+from server import errors, results
+from server.api import events, models, parse
+from server.api.limits import command_of
+from server.api.wiring import named, parts, tenant
+from server.executions import Name, name_for
+from server.guest_answers import Batch
+from server.guest_client import Command
+
+bp = Blueprint("executions", __name__)
+
+Answered = Response | tuple[Response, int]
+
+
+@bp.post("/execute")
+def execute() -> Answered:
+    with parts().large_bodies.place():
+        asked = parse.body_of(models.Execute)
+        command = command_of(asked, parts().config)
+    return _execute(asked.session_id, *_without_body(asked, asked.session_id), command)
+
+
+@bp.post("/v1/sessions/<session_id>/execute")
+def execute_in(session_id: str) -> Answered:
+    with parts().large_bodies.place():
+        asked = parse.body_of(models.RunCommand)
+        command = command_of(asked, parts().config)
+    return _execute(session_id, *_without_body(asked, session_id), command)
+
+
+@bp.post("/v1/sessions/<session_id>/executions")
+def start(session_id: str) -> Answered:
+    with parts().large_bodies.place():
+        asked = parse.body_of(models.RunCommand)
+        command = command_of(asked, parts().config)
+    mode, name = _without_body(asked, session_id)
+    if mode["stream"]:
+        return _stream(session_id, mode, name, command)
+    wait = _wait(mode)
+    told = parts().executions.start(
+        tenant(), named(session_id), command, name, 2 * command.timeout if wait is None else wait
+    )
+    return jsonify(results.told_as_json(told, session_id)), 201
+
+
+@bp.get("/v1/sessions/<session_id>/executions")
+def list_executions(session_id: str) -> Response:
+    found = parts().executions.list(tenant(), named(session_id))
+    return jsonify({"executions": [results.execution_as_json(one, session_id) for one in found]})
+
+
+@bp.get("/v1/sessions/<session_id>/executions/<execution_id>")
+def get(session_id: str, execution_id: str) -> Response:
+    asked = parse.query_of(models.GetExecution, request.args.to_dict())
+    told = parts().executions.tell(tenant(), named(session_id), execution_id, asked.wait)
+    return jsonify(results.told_as_json(told, session_id))
+
+
+@bp.delete("/v1/sessions/<session_id>/executions/<execution_id>")
+def delete(session_id: str, execution_id: str) -> tuple[str, int]:
+    parts().executions.cancel(tenant(), named(session_id), execution_id)
+    return "", 204
+
+
+@bp.post("/v1/sessions/<session_id>/executions/<execution_id>/signal")
+def signal(session_id: str, execution_id: str) -> tuple[str, int]:
+    number = parse.body_of(models.Signal).number
+    if number is None:
+        raise errors.Invalid("signal", "There is no such signal. Send a name such as SIGINT, or its number.")
+    parts().executions.signal(tenant(), named(session_id), execution_id, number)
+    return "", 204
+
+
+@bp.post("/v1/sessions/<session_id>/executions/<execution_id>/input")
+def send_input(session_id: str, execution_id: str) -> tuple[str, int]:
+    with parts().large_bodies.place():
+        asked = parse.body_of(models.Input)
+    parts().executions.input(tenant(), named(session_id), execution_id, asked.sent, asked.close)
+    return "", 204
+
+
+@bp.post("/v1/sessions/<session_id>/executions/<execution_id>/resize")
+def resize(session_id: str, execution_id: str) -> tuple[str, int]:
+    asked = parse.body_of(models.Screen)
+    parts().executions.resize(tenant(), named(session_id), execution_id, asked.cols, asked.rows)
+    return "", 204
+
+
+@bp.get("/v1/sessions/<session_id>/executions/<execution_id>/events")
+def follow_events(session_id: str, execution_id: str) -> Answered | tuple[str, int]:
+    asked = parse.query_of(models.Follow, request.args.to_dict())
+    after = events.last_event_id() or asked.after
+    told = parts().executions.tell(tenant(), named(session_id), execution_id, 0)
+    end = told.execution.total + 1
+    if after is not None and after >= end and told.execution.status == "ended":
+        return "", 204  # nothing will follow: a browser that reconnects stops here
+    if after is not None and after >= end:
+        raise errors.Invalid("after", f"The log ends at {end - 1} so far.")
+    return events.response(events.Following(tenant(), session_id, told, after))
+
+
+@bp.get("/v1/sessions/<session_id>/executions/<execution_id>/log")
+def log(session_id: str, execution_id: str) -> Response:
+    asked = parse.query_of(models.GetLog, request.args.to_dict())
+    told = parts().executions.tell(tenant(), named(session_id), execution_id, 0).execution
+    read = partial(parts().executions.read, tenant(), session_id, execution_id)
+    pieces = _pieces(read, told.total)
+    body = (data for stream, data in pieces if asked.stream in (None, stream))
+    response = Response(body, mimetype="application/octet-stream")
+    response.headers["Content-Disposition"] = 'attachment; filename="execution.log"'
+    response.headers["X-Log-Bytes"] = str(told.total)
+    if told.missing:
+        response.headers["X-Log-Missing"] = ",".join(f"{begin}-{end}" for begin, end in told.missing)
+    return response
+
+
+def _pieces(read: Callable[[int], Batch], until: int) -> Iterator[tuple[str, bytes]]:
+    """What is kept of the log, as long as it was when it was asked for."""
+    at = 0
+    while at < until:
+        batch = read(at)
+        if batch.end <= at:
+            return
+        at = batch.begin
+        for stream, data in batch.pieces:
+            yield stream, data[: max(0, until - at)]
+            at += len(data)
+
+
+def _without_body(asked: models.RunCommand, session_id: str) -> tuple[dict[str, Any], Name]:
+    """How it shall be answered and what it is called: all that is kept of a large body while it runs."""
+    mode = {name: getattr(asked, name) for name in ("background", "wait", "stream", "kill_on_disconnect")}
+    fingerprint = g.get("fingerprint", "")
+    return mode, name_for(session_id, asked.execution_id, fingerprint, parse.idempotency())
+
+
+def _wait(mode: dict[str, Any]) -> float | None:
+    wait: float | None = 0.0 if mode["background"] else mode["wait"]
+    return wait
+
+
+def _execute(session_id: str, mode: dict[str, Any], name: Name, command: Command) -> Answered:
+    if mode["stream"]:
+        return _stream(session_id, mode, name, command)
+    wait = _wait(mode)
+    if wait is None:
+        answer = parts().executions.run(tenant(), named(session_id), command, name)
+        return jsonify(results.as_json(answer, session_id, name.id))
+    told = parts().executions.start(tenant(), named(session_id), command, name, wait)
+    if told.answer is not None:
+        return jsonify(results.as_json(told.answer, session_id, name.id))
+    return jsonify(results.told_as_json(told, session_id)), 202
+
+
+def _stream(session_id: str, mode: dict[str, Any], name: Name, command: Command) -> Response:
+    leave = parts().executions.enter_stream(tenant())  # before it is started: a refusal must start nothing
+    try:
+        told = parts().executions.start(tenant(), named(session_id), command, name, 0)
+    except BaseException:
+        leave()
+        raise
+    following = events.Following(tenant(), session_id, told, None, mode["kill_on_disconnect"])
+    return events.response(following, leave)

@@ -1,0 +1,158 @@
+"""One WebSocket connection on a gunicorn socket. The protocol is the `websockets` library's, the I/O is ours.
+
+Reading stops while what was read is being dealt with, and writing waits for the peer: neither side can fill
+our memory. See docs/adr/0009-websockets.md.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from websockets.exceptions import InvalidHandshake
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import Event, State
+from websockets.server import ServerProtocol
+
+from server.api.problems import Refusal
+
+_LONGEST_MESSAGE = 1 << 20
+_READ_SIZE = 1 << 16
+
+Message = str | bytes
+
+
+class Closed(Exception):
+    """The connection is over, whoever ended it."""
+
+
+class WebSocket:
+    def __init__(self, environ: dict[str, Any]) -> None:
+        """Shake hands. Raises Refusal, as long as a plain answer can still be given."""
+        peer: socket.socket | None = environ.get("gunicorn.socket")
+        self._protocol = ServerProtocol(max_size=_LONGEST_MESSAGE)
+        self._sending = threading.Lock()
+        self._arrived: deque[Event] = deque()
+        self._parts: list[bytes] = []
+        self._kind = Opcode.TEXT
+        self.last_heard = time.monotonic()
+        self._protocol.receive_data(_request_head(environ))
+        request = next(iter(self._protocol.events_received()), None)
+        if peer is None or not isinstance(request, Request):
+            raise _not_a_handshake()
+        response = self._protocol.accept(request)
+        if isinstance(self._protocol.handshake_exc, InvalidHandshake):
+            raise _not_a_handshake()
+        self._peer = peer
+        self._protocol.send_response(response)
+        self._flush()
+
+    def receive(self, seconds: float) -> Message | None:
+        """The next message; None when none came in time. Raises Closed."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._arrived.extend(self._protocol.events_received())
+            while self._arrived:
+                message = self._assembled(self._arrived.popleft())
+                if message is not None:
+                    return message
+            if self._protocol.state is not State.OPEN:
+                raise Closed
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._read(left)
+
+    def send(self, message: Message) -> None:
+        """Waits until the peer has taken it, as long as the socket's own timeout allows. Raises Closed."""
+        with self._sending:
+            if self._protocol.state is not State.OPEN:
+                raise Closed
+            if isinstance(message, str):
+                self._protocol.send_text(message.encode())
+            else:
+                self._protocol.send_binary(message)
+            self._flush()
+
+    def ping(self) -> None:
+        with self._sending:
+            if self._protocol.state is State.OPEN:
+                self._protocol.send_ping(b"")
+                self._flush()
+
+    def close(self, code: int, reason: str) -> None:
+        """Say why, and wake up whoever is receiving."""
+        with self._sending:
+            if self._protocol.state is State.OPEN:
+                self._protocol.send_close(code, reason)
+                try:
+                    self._flush()
+                except Closed:
+                    return
+        try:
+            self._peer.shutdown(socket.SHUT_RD)
+        except OSError:
+            return
+
+    def _read(self, seconds: float) -> None:
+        before = self._peer.gettimeout()
+        self._peer.settimeout(seconds)
+        try:
+            data = self._peer.recv(_READ_SIZE)
+        except TimeoutError:
+            return
+        except OSError as exc:
+            raise Closed from exc
+        finally:
+            self._peer.settimeout(before)
+        if not data:
+            raise Closed
+        self.last_heard = time.monotonic()
+        with self._sending:
+            self._protocol.receive_data(data)
+            self._flush()  # pongs, and the answer to a close
+
+    def _assembled(self, frame: Event) -> Message | None:
+        """The message that is whole with this frame, if one is."""
+        assert isinstance(frame, Frame), "the handshake is over"
+        if frame.opcode is Opcode.CLOSE:
+            raise Closed
+        if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return None
+        if frame.opcode is not Opcode.CONT:
+            self._kind = frame.opcode
+        self._parts.append(bytes(frame.data))
+        if not frame.fin:
+            return None
+        data, self._parts = b"".join(self._parts), []
+        return data.decode("utf-8", "replace") if self._kind is Opcode.TEXT else data
+
+    def _flush(self) -> None:
+        try:
+            for data in self._protocol.data_to_send():
+                if data:
+                    self._peer.sendall(data)
+        except OSError as exc:
+            raise Closed from exc
+
+
+def _request_head(environ: dict[str, Any]) -> bytes:
+    """The request as it came in, for the library to read."""
+    headers = {
+        name[5:].replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")
+    }
+    lines = [
+        f"{environ['REQUEST_METHOD']} / HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def _not_a_handshake() -> Refusal:
+    return Refusal(
+        "invalid_request", "This is a WebSocket: connect with a WebSocket client.", field="Upgrade"
+    )

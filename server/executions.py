@@ -1,0 +1,220 @@
+"""Executions: commands run in a session, waited for, followed, reached and ended.
+
+Running one asks the store and the guest, nobody else. The guest owns it: it goes on when its caller, its web
+worker or the whole server goes away, and all that is told of it comes from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from server import errors
+from server.config import Config
+from server.detached import Detached, One
+from server.guest_answers import Answer, Batch, Execution, Told
+from server.guest_client import Command, GuestClient, Sandbox
+from server.sessions import Idempotency, Sessions
+from server.store import Session
+from server.tally import Tally
+
+KEEPALIVE = 10.0  # seconds after which somebody who follows hears at least that all is well
+_BATCH = 256 << 10
+_WORTH_NOTING = 1.0  # a command that took less has not kept its session from resting
+_RECOUNT_SECONDS = 1.0
+_TERMINAL = ["/bin/bash", "-i"]
+
+
+@dataclass(frozen=True)
+class Name:
+    """What an execution is called, and a fingerprint of the request: the same name runs once."""
+
+    id: str
+    fingerprint: str
+    chosen: bool = False  # by the caller
+
+
+def name_for(session_id: str, own: str | None, fingerprint: str, idempotency: Idempotency | None) -> Name:
+    if own is not None:
+        return Name(own, fingerprint, chosen=True)
+    if idempotency is None:
+        return Name(secrets.token_hex(16), "")
+    digest = hashlib.sha256(f"{session_id}/{idempotency.key}".encode()).hexdigest()
+    return Name(digest[:32], idempotency.fingerprint)
+
+
+class Executions:
+    def __init__(
+        self,
+        config: Config,
+        sessions: Sessions,
+        guests: GuestClient,
+        detached: Detached,
+        tally: Tally,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._guests = guests
+        self._detached = detached
+        self._tally = tally
+        self._clock = clock
+        self._recounted: dict[str, float] = {}
+
+    def run(self, tenant: str, session_id: str, command: Command, name: Name) -> Answer:
+        """Run a command and wait for what it comes to."""
+        session = self._sessions.get(tenant, session_id)
+        busy_until = self._sessions.use(session, 2 * command.timeout)  # it may wait for its shell, then run
+        with self._counted(tenant), self._named(name), self._sessions.reached(session) as sandbox:
+            answer = self._guests.run(sandbox, name.id, name.fingerprint, command)
+        if busy_until or answer.seconds >= _WORTH_NOTING:
+            self._sessions.rest(session, busy_until)
+        return answer
+
+    def start(self, tenant: str, session_id: str, command: Command, name: Name, wait: float) -> Told:
+        """Start a command that goes on by itself, and wait so long for its end."""
+        session = self._sessions.get(tenant, session_id)
+        self._sessions.use(session, 2 * command.timeout)
+        return self._start(tenant, session, command, name, wait)
+
+    def open_terminal(self, tenant: str, session_id: str, name: str, screen: tuple[int, int]) -> Told:
+        """The session's terminal of that name: a shell on a screen, begun if it does not run.
+
+        It lives as long as the session. Typing renews the lease; a shell that only waits does not.
+        """
+        session = self._sessions.get(tenant, session_id)
+        self._sessions.use(session)
+        command = Command(_TERMINAL, self._config.age_max, shell=None, screen=screen, again=True)
+        return self._start(tenant, session, command, Name(f"terminal.{name}", ""), 0)
+
+    def _start(self, tenant: str, session: Session, command: Command, name: Name, wait: float) -> Told:
+        new = self._detach(One(tenant, session.id, name.id, self._clock() + 2 * command.timeout))
+        try:
+            with self._named(name), self._sessions.reached(session) as sandbox:
+                told = self._guests.start(sandbox, name.id, name.fingerprint, command, wait)
+        except errors.SandboxError as exc:
+            if new and not isinstance(exc, errors.GuestUnavailable):  # then it may run all the same
+                self._detached.remove(session.id, name.id)
+            raise
+        return self._noted(session, told)
+
+    def _detach(self, one: One) -> bool:
+        most = self._config.tenant_executions_max
+        self._running_apart(one.tenant)  # counts anew if need be
+        new = self._detached.add(one, self._clock(), most - self._tally.count("executions", one.tenant))
+        if new is None:
+            raise errors.TooManyExecutions(most, "tenant")
+        return new
+
+    def tell(self, tenant: str, session_id: str, execution: str, wait: float) -> Told:
+        with self._reached(tenant, session_id) as (session, sandbox):
+            told = self._guests.tell(sandbox, execution, wait)
+        return self._noted(session, told)
+
+    def list(self, tenant: str, session_id: str) -> list[Execution]:
+        with self._reached(tenant, session_id) as (_, sandbox):
+            return self._guests.list(sandbox)
+
+    def signal(self, tenant: str, session_id: str, execution: str, number: int) -> None:
+        with self._reached(tenant, session_id) as (session, sandbox):
+            self._sessions.use(session)
+            self._guests.signal(sandbox, execution, number)
+
+    def input(self, tenant: str, session_id: str, execution: str, data: bytes, close: bool) -> None:
+        with self._reached(tenant, session_id) as (session, sandbox):
+            self._sessions.use(session)
+            self._guests.input(sandbox, execution, data, close)
+
+    def resize(self, tenant: str, session_id: str, execution: str, cols: int, rows: int) -> None:
+        with self._reached(tenant, session_id) as (_, sandbox):
+            self._guests.resize(sandbox, execution, cols, rows)
+
+    def cancel(self, tenant: str, session_id: str, execution: str) -> None:
+        with self._reached(tenant, session_id) as (session, sandbox):
+            self._sessions.use(session)
+            self._guests.cancel(sandbox, execution)
+        self._detached.remove(session_id, execution)
+
+    def read(self, tenant: str, session_id: str, execution: str, after: int, wait: float = 0) -> Batch:
+        """What the log holds behind a position; waits so long if that is nothing yet."""
+        with self._reached(tenant, session_id) as (_, sandbox):
+            return self._guests.read(sandbox, execution, after, _BATCH, wait)
+
+    def follow(self, tenant: str, session_id: str, execution: str, after: int) -> Iterator[Batch]:
+        """The log from a position on, as it grows, to its end; an empty batch at least every KEEPALIVE."""
+        while True:
+            batch = self.read(tenant, session_id, execution, after, KEEPALIVE)
+            yield batch
+            after = max(after, batch.end)
+            if batch.ended:
+                return
+
+    def enter_stream(self, tenant: str) -> Callable[[], None]:
+        """Counts one more open stream, until what is returned is called."""
+        most = self._config.streams_max
+        if not self._tally.enter("streams", tenant, most):
+            raise errors.TooManyStreams(most, "tenant")
+        open_streams = [tenant]
+
+        def leave() -> None:
+            if open_streams:
+                self._tally.leave("streams", open_streams.pop())
+
+        return leave
+
+    @contextmanager
+    def _reached(self, tenant: str, session_id: str) -> Iterator[tuple[Session, Sandbox]]:
+        session = self._sessions.get(tenant, session_id)
+        with self._sessions.reached(session) as sandbox:
+            yield session, sandbox
+
+    @contextmanager
+    def _named(self, name: Name) -> Iterator[None]:
+        """Who did not choose the id does not know it: what is in conflict is the key."""
+        try:
+            yield
+        except errors.ExecutionExists as exc:
+            if name.chosen:
+                raise
+            raise errors.IdempotencyConflict from exc
+
+    @contextmanager
+    def _counted(self, tenant: str) -> Iterator[None]:
+        """One more of the tenant's executions, besides those that are detached from any call."""
+        most = self._config.tenant_executions_max
+        with self._tally.counted("executions", tenant, most - self._running_apart(tenant)) as admitted:
+            if not admitted:
+                raise errors.TooManyExecutions(most, "tenant")
+            yield
+
+    def _running_apart(self, tenant: str) -> int:
+        count = self._detached.count(tenant, self._clock())
+        if count < self._config.tenant_executions_max or not self._may_recount(tenant):
+            return count
+        self._recount(tenant)
+        return self._detached.count(tenant, self._clock())
+
+    def _may_recount(self, tenant: str) -> bool:
+        now = self._clock()
+        if abs(now - self._recounted.get(tenant, 0.0)) < _RECOUNT_SECONDS:
+            return False
+        self._recounted[tenant] = now
+        return True
+
+    def _recount(self, tenant: str) -> None:
+        """At its limit: some may have ended without anybody having been there."""
+        for session_id, executions in self._detached.of(tenant).items():
+            try:
+                running = {one.id for one in self.list(tenant, session_id) if one.status != "ended"}
+            except errors.SandboxError:
+                continue  # one that cannot be asked keeps what it is counted for
+            for execution in executions - running:
+                self._detached.remove(session_id, execution)
+
+    def _noted(self, session: Session, told: Told) -> Told:
+        if told.execution.status == "ended":
+            self._detached.remove(session.id, told.execution.id)
+        return told

@@ -1,0 +1,109 @@
+"""How a command is reached from outside the thread that runs it: signals, stdin, size, end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Callable
+
+from .processes import Child
+from .stdin import Input
+from .trees import kill_tree, signal_tree
+from .usage import Meter
+
+# To end what runs in an interpreter: ask as Ctrl-C does; then end what the command started and ask again,
+# twice. The last resort ends the interpreter too.
+_PATIENCE = (0.25, 0.5, 0.5)
+
+
+class Cancelled(Exception):
+    """The command was cancelled before it began."""
+
+
+class NotReachable(Exception):
+    """The command has not begun, or is over."""
+
+
+class Control:
+    """Made for each execution. Its runner says when the command has begun, and that it is over."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._since = 0
+        self._kept = False
+        self._queue: threading.Event | None = None
+        self._ending = threading.Lock()
+        self._over = threading.Event()
+        self.settled = threading.Event()  # it runs, or waits for its shell, or came to nothing
+        self.begun = False
+        self.cancelled = False
+        self.meter: Meter | None = None
+        self.stdin: Input | None = None
+
+    def queue(self, turn: threading.Event) -> None:
+        """It waits for its shell; `turn` is set when it need not wait any more."""
+        with self._lock:
+            self._queue = turn
+            if self.cancelled:
+                turn.set()
+        self.settled.set()
+
+    def begin(self, child: Child, since: int, kept: bool, meter: Meter) -> None:
+        with self._lock:
+            if self.cancelled:
+                raise Cancelled
+            self._over.clear()
+            self._child, self._since, self._kept = child, since, kept
+            self.meter = meter
+            self.begun = True
+        self.settled.set()
+
+    def finish(self) -> None:
+        """It is over. Whoever is just ending it is waited for: what comes next must not be hit."""
+        self._over.set()
+        with self._ending, self._lock:
+            self._child = None
+        if self.stdin is not None:
+            self.stdin.stop()
+
+    def signal(self, number: int) -> None:
+        child = self._running()
+        if self._kept and number != signal.SIGINT:
+            # Meant for the command, not for the interpreter it runs in.
+            signal_tree(child.pid, child.mark, self._since, number, spare_root=True)
+        else:
+            signal_tree(child.pid, child.mark, self._since, number)
+
+    def cancel(self) -> None:
+        """End the command and all it started; one that waits for its shell gives up its place."""
+        with self._ending:
+            with self._lock:
+                self.cancelled = self.cancelled or not self._over.is_set()
+                child = self._child
+                if self._queue is not None:
+                    self._queue.set()
+            if child is None or self._over.is_set():
+                return
+            if self._kept:
+                interrupt(child, self._since, self._over.wait)
+            else:
+                kill_tree(child.pid, child.mark, self._since, spare_root=False)
+
+    def _running(self) -> Child:
+        child = self._child
+        if child is None:
+            raise NotReachable
+        return child
+
+
+def interrupt(child: Child, since: int, ended: Callable[[float], bool]) -> bool:
+    """End a command and all it started; its interpreter survives if `ended` becomes true soon enough."""
+    for patience in _PATIENCE:
+        signal_tree(child.pid, child.mark, since, signal.SIGCONT, signal.SIGINT)
+        over = ended(patience)
+        kill_tree(child.pid, child.mark, since, spare_root=True)
+        if over:
+            return True
+    signal_tree(child.pid, child.mark, since, signal.SIGKILL)
+    return False
