@@ -166,7 +166,7 @@ class Config:
     @property
     def container_processes(self) -> int:
         """The user's, and a reserve for the guest, so that a fork bomb leaves it room for its threads."""
-        return self.processes + 96 + 4 * self.executions_max
+        return self.processes + 128 + 4 * self.executions_max
 
     @property
     def state(self) -> Path:

@@ -39,8 +39,11 @@ class Detached:
             connection.execute("INSERT INTO detached VALUES (?, ?, ?, ?)", row)
             return True
 
-    def remove(self, session: str, execution: str) -> None:
-        self._store.quickly("DELETE FROM detached WHERE session = ? AND execution = ?", (session, execution))
+    def remove(self, session: str, execution: str) -> float | None:
+        """Until when it might have run; None if it was not here."""
+        sql = "DELETE FROM detached WHERE session = ? AND execution = ? RETURNING until"
+        rows = self._store.quickly(sql, (session, execution)).fetchall()
+        return float(rows[0][0]) if rows else None
 
     def count(self, tenant: str, now: float) -> int:
         found: int = self._store.quickly(_COUNT, (tenant, now)).fetchone()[0]

@@ -16,15 +16,15 @@ from server import errors
 from server.config import Config
 from server.detached import Detached, One
 from server.guest_answers import Answer, Batch, Execution, Told
-from server.guest_client import Command, GuestClient, Sandbox
+from server.guest_client import SESSION_STREAMS, Command, GuestClient, Sandbox, refusal_of
 from server.sessions import Idempotency, Sessions
 from server.store import Session
 from server.tally import Tally
 
 KEEPALIVE = 10.0  # seconds after which somebody who follows hears at least that all is well
-_BATCH = 256 << 10
 _WORTH_NOTING = 1.0  # a command that took less has not kept its session from resting
 _RECOUNT_SECONDS = 1.0
+_ANY = 1 << 30
 _TERMINAL = ["/bin/bash", "-i"]
 
 
@@ -68,8 +68,15 @@ class Executions:
         """Run a command and wait for what it comes to."""
         session = self._sessions.get(tenant, session_id)
         busy_until = self._sessions.use(session, 2 * command.timeout)  # it may wait for its shell, then run
-        with self._counted(tenant), self._named(name), self._sessions.reached(session) as sandbox:
-            answer = self._guests.run(sandbox, name.id, name.fingerprint, command)
+        try:
+            with self._counted(tenant), self._named(name), self._sessions.reached(session) as sandbox:
+                answer = self._guests.run(sandbox, name.id, name.fingerprint, command)
+        except errors.SandboxError:
+            raise
+        except BaseException:  # the caller has gone, the command goes on
+            until = busy_until or self._clock() + 2 * command.timeout
+            self._detached.add(One(tenant, session.id, name.id, until), self._clock(), _ANY)
+            raise
         if busy_until or answer.seconds >= _WORTH_NOTING:
             self._sessions.rest(session, busy_until)
         return answer
@@ -77,8 +84,8 @@ class Executions:
     def start(self, tenant: str, session_id: str, command: Command, name: Name, wait: float) -> Told:
         """Start a command that goes on by itself, and wait so long for its end."""
         session = self._sessions.get(tenant, session_id)
-        self._sessions.use(session, 2 * command.timeout)
-        return self._start(tenant, session, command, name, wait)
+        until = self._sessions.use(session, 2 * command.timeout)
+        return self._start(session, command, name, wait, until)
 
     def open_terminal(self, tenant: str, session_id: str, name: str, screen: tuple[int, int]) -> Told:
         """The session's terminal of that name: a shell on a screen, begun if it does not run.
@@ -88,10 +95,11 @@ class Executions:
         session = self._sessions.get(tenant, session_id)
         self._sessions.use(session)
         command = Command(_TERMINAL, self._config.age_max, shell=None, screen=screen, again=True)
-        return self._start(tenant, session, command, Name(f"terminal.{name}", ""), 0)
+        return self._start(session, command, Name(f"terminal.{name}", ""), 0, session.must_end_at)
 
-    def _start(self, tenant: str, session: Session, command: Command, name: Name, wait: float) -> Told:
-        new = self._detach(One(tenant, session.id, name.id, self._clock() + 2 * command.timeout))
+    def _start(self, session: Session, command: Command, name: Name, wait: float, until: float) -> Told:
+        until = until or self._clock() + 2 * command.timeout
+        new = self._detach(One(session.tenant, session.id, name.id, until))
         try:
             with self._named(name), self._sessions.reached(session) as sandbox:
                 told = self._guests.start(sandbox, name.id, name.fingerprint, command, wait)
@@ -99,6 +107,9 @@ class Executions:
             if new and not isinstance(exc, errors.GuestUnavailable):  # then it may run all the same
                 self._detached.remove(session.id, name.id)
             raise
+        if told.refusal is not None:
+            self._noted(session, told)
+            raise refusal_of(told.refusal, self._config.executions_max)
         return self._noted(session, told)
 
     def _detach(self, one: One) -> bool:
@@ -109,7 +120,15 @@ class Executions:
             raise errors.TooManyExecutions(most, "tenant")
         return new
 
-    def tell(self, tenant: str, session_id: str, execution: str, wait: float) -> Told:
+    def await_end(self, tenant: str, session_id: str, execution: str, wait: float) -> Told:
+        """The execution when it has ended, or after so long."""
+        leave = self.enter_stream(tenant, session_id)
+        try:
+            return self.tell(tenant, session_id, execution, wait)
+        finally:
+            leave()
+
+    def tell(self, tenant: str, session_id: str, execution: str, wait: float = 0) -> Told:
         with self._reached(tenant, session_id) as (session, sandbox):
             told = self._guests.tell(sandbox, execution, wait)
         return self._noted(session, told)
@@ -136,12 +155,12 @@ class Executions:
         with self._reached(tenant, session_id) as (session, sandbox):
             self._sessions.use(session)
             self._guests.cancel(sandbox, execution)
-        self._detached.remove(session_id, execution)
+            self._noted(session, self._guests.tell(sandbox, execution, 0))
 
     def read(self, tenant: str, session_id: str, execution: str, after: int, wait: float = 0) -> Batch:
         """What the log holds behind a position; waits so long if that is nothing yet."""
         with self._reached(tenant, session_id) as (_, sandbox):
-            return self._guests.read(sandbox, execution, after, _BATCH, wait)
+            return self._guests.read(sandbox, execution, after, wait)
 
     def follow(self, tenant: str, session_id: str, execution: str, after: int) -> Iterator[Batch]:
         """The log from a position on, as it grows, to its end; an empty batch at least every KEEPALIVE."""
@@ -152,17 +171,23 @@ class Executions:
             if batch.ended:
                 return
 
-    def enter_stream(self, tenant: str) -> Callable[[], None]:
+    def enter_stream(self, tenant: str, session_id: str) -> Callable[[], None]:
         """Counts one more open stream, until what is returned is called."""
-        most = self._config.streams_max
-        if not self._tally.enter("streams", tenant, most):
-            raise errors.TooManyStreams(most, "tenant")
-        open_streams = [tenant]
+        places = {
+            "tenant": (tenant, self._config.streams_max),
+            "session": (f"{tenant}/{session_id}", SESSION_STREAMS),
+        }
+        entered: list[str] = []
 
         def leave() -> None:
-            if open_streams:
-                self._tally.leave("streams", open_streams.pop())
+            while entered:
+                self._tally.leave("streams", entered.pop())
 
+        for scope, (whose, most) in places.items():
+            if not self._tally.enter("streams", whose, most):
+                leave()
+                raise errors.TooManyStreams(most, scope)
+            entered.append(whose)
         return leave
 
     @contextmanager
@@ -192,7 +217,8 @@ class Executions:
 
     def _running_apart(self, tenant: str) -> int:
         count = self._detached.count(tenant, self._clock())
-        if count < self._config.tenant_executions_max or not self._may_recount(tenant):
+        used = count + self._tally.count("executions", tenant)
+        if used < self._config.tenant_executions_max or not self._may_recount(tenant):
             return count
         self._recount(tenant)
         return self._detached.count(tenant, self._clock())
@@ -215,6 +241,10 @@ class Executions:
                 self._detached.remove(session_id, execution)
 
     def _noted(self, session: Session, told: Told) -> Told:
-        if told.execution.status == "ended":
-            self._detached.remove(session.id, told.execution.id)
+        """Whoever learns that an execution has ended says so: it counts no more, nor keeps its session."""
+        ended_at = told.execution.ended_at
+        if ended_at is not None:
+            until = self._detached.remove(session.id, told.execution.id)
+            if until is not None:
+                self._sessions.rest(session, until, ended_at)
         return told

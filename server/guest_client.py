@@ -35,6 +35,9 @@ _ANSWER_GRACE = (
     20.0  # beyond the time a command may wait and run: the guest ends stubborn ones within seconds
 )
 _HEAD_LIMIT = 4 << 20
+LARGEST_BATCH = 256 << 10  # bytes of a log that are read at once
+SESSION_STREAMS = 64  # callers who may wait for something of one session at once; the guest has room for more
+_LIST_SECONDS = 5.0
 _START_GRACE = 50.0  # beyond the time to wait: an interpreter may have to be started first
 _KEPT_PER_SANDBOX = 8
 _KEPT_SANDBOXES = 512
@@ -86,7 +89,7 @@ class Binding:
 
 class GuestClient:
     def __init__(self, output_limit: int, executions_max: int) -> None:
-        self._limits = protocol.Limits(_HEAD_LIMIT, 3 * output_limit)
+        self._limits = protocol.Limits(_HEAD_LIMIT, max(3 * output_limit, LARGEST_BATCH))
         self._executions_max = executions_max
         self._kept: OrderedDict[str, list[socket.socket]] = OrderedDict()
 
@@ -112,10 +115,10 @@ class GuestClient:
         return told_of(*self._simply(sandbox, {"verb": "tell", "execution": execution, "wait": wait}, wait))
 
     def list(self, sandbox: Sandbox) -> list[Execution]:
-        return list_of(*self._simply(sandbox, {"verb": "list"}))
+        return list_of(*self._ask(sandbox, {"verb": "list"}, b"", time.monotonic() + _LIST_SECONDS))
 
-    def read(self, sandbox: Sandbox, execution: str, after: int, limit: int, wait: float) -> Batch:
-        head = {"verb": "read", "execution": execution, "after": after, "limit": limit, "wait": wait}
+    def read(self, sandbox: Sandbox, execution: str, after: int, wait: float) -> Batch:
+        head = {"verb": "read", "execution": execution, "after": after, "limit": LARGEST_BATCH, "wait": wait}
         return batch_of(*self._simply(sandbox, head, wait))
 
     def signal(self, sandbox: Sandbox, execution: str, number: int) -> None:
@@ -236,7 +239,7 @@ def refusal_of(code: str, executions_max: int) -> errors.SandboxError:
 
 _REFUSALS: dict[str, Callable[[], errors.SandboxError]] = {
     "too_many_shells": lambda: errors.TooManyShells(16),
-    "too_many_streams": lambda: errors.TooManyStreams(64, "session"),
+    "too_many_streams": lambda: errors.TooManyStreams(SESSION_STREAMS, "session"),
     "shell_busy": errors.ShellBusy,
     "execution_conflict": errors.ExecutionExists,
     "execution_not_found": errors.ExecutionNotFound,

@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from server.guest_answers import Answer, Execution, Stream, Told
+from server.guest_client import refusal_of
 from server.times import timestamp
 
 
@@ -64,10 +65,11 @@ def execution_as_json(execution: Execution, session_id: str) -> dict[str, Any]:
 
 
 def told_as_json(told: Told, session_id: str) -> dict[str, Any]:
-    """An execution with its result, if it has one."""
+    """An execution with its result, if it has one, or with the code of the problem for which it never ran."""
     answer = told.answer
     result = None if answer is None else as_json(answer, session_id, told.execution.id)
-    return {**execution_as_json(told.execution, session_id), "result": result}
+    refused = None if told.refusal is None else refusal_of(told.refusal, 0).code
+    return {**execution_as_json(told.execution, session_id), "result": result, "refused": refused}
 
 
 def _streams(answer: Answer) -> dict[str, Stream]:

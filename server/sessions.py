@@ -110,9 +110,10 @@ class Sessions:
             self._store.use(session.id, now, busy_until)
         return busy_until
 
-    def rest(self, session: Session, busy_until: float) -> None:
-        """What was used has ended: the lease starts anew."""
-        self._store.rest(session.id, self._clock(), busy_until)
+    def rest(self, session: Session, busy_until: float, since: float | None = None) -> None:
+        """What was used has ended, now or back then: the lease starts anew from there."""
+        now = self._clock()
+        self._store.rest(session.id, now if since is None else min(now, since), busy_until)
 
     def extend(self, tenant: str, session_id: str, lease: float | None) -> Session:
         session = self.get(tenant, session_id)

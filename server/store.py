@@ -202,7 +202,7 @@ class Store:
 
     def rest(self, session_id: str, now: float, busy_until: float) -> None:
         """A command has ended: the lease starts anew, and what this command alone kept alive is let go."""
-        sql = """UPDATE sessions SET last_used_at = ?,
+        sql = """UPDATE sessions SET last_used_at = max(last_used_at, ?),
                  busy_until = CASE WHEN busy_until = ? THEN 0 ELSE busy_until END
                  WHERE id = ? AND state = 'running'"""
         self.quickly(sql, (now, busy_until, session_id))
@@ -242,6 +242,13 @@ class Store:
     def running(self) -> list[Session]:
         rows = self.quickly("SELECT * FROM sessions WHERE state = 'running'").fetchall()
         return [_session(row) for row in rows]
+
+    def kept_busy(self, now: float) -> list[Session]:
+        """Those whose lease is over, and which live because something may still run in them."""
+        sql = (
+            "SELECT * FROM sessions WHERE state = 'running' AND last_used_at + lease <= ? AND busy_until > ?"
+        )
+        return [_session(row) for row in self.quickly(sql, (now, now)).fetchall()]
 
     def due(self, now: float) -> list[Session]:
         rows = self.quickly(

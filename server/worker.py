@@ -19,6 +19,7 @@ from gunicorn.http import errors
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
+from server.api.hangup import Stop
 from server.api.problems import HEADERS, STATUSES, problem_body
 from server.config import load
 from server.logs import configure_logging
@@ -56,6 +57,8 @@ class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
             greenlet.kill(StopIteration, block=False)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
+        if isinstance(exc, Stop):
+            return  # it had gone
         code, detail = _kind_of(exc)
         if code == "internal_error":
             self.log.exception("a request failed outside the application")

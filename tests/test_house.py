@@ -37,6 +37,7 @@ CLEANING = {
     "server/guest/oneoff.py",
     "server/guest/processes.py",
     "server/api/executions.py",
+    "server/executions.py",
     "server/guest_client.py",
     "server/keeper/sandboxes.py",
     "server/sessions.py",

@@ -88,11 +88,12 @@ class Execution(BaseModel):
     cpu_seconds: float
     peak_memory: int | None
     seq: int = Field(description="How many bytes it has printed so far.")
-    missing: list[tuple[int, int]] = Field(description="Ranges of these that are no longer kept.")
+    missing: list[list[int]] = Field(description="Ranges of these, [from, to), that are no longer kept.")
 
 
 class ExecutionAnswer(Execution):
     result: Result | None = Field(description="When it has ended, for as long as it is kept.")
+    refused: str | None = Field(description="The code of the problem for which it never ran.")
 
 
 class ExecutionList(BaseModel):

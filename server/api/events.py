@@ -63,7 +63,7 @@ def last_event_id() -> int | None:
 
 def response(following: Following, leave: Callable[[], None] | None = None) -> Response:
     """The stream; `leave` if it is counted already."""
-    leave = leave or parts().executions.enter_stream(following.tenant)
+    leave = leave or parts().executions.enter_stream(following.tenant, following.session_id)
     accepted = request.accept_mimetypes.best_match([_SSE, _NDJSON], _SSE)
     encode = _line if accepted == _NDJSON else _message
     # All that belongs to the request is read now: the stream outlives it.
@@ -117,7 +117,7 @@ def _events(executions: Executions, following: Following, request_id: str) -> It
             seq = max(seq, batch.end)
             if not batch.pieces and not batch.ended:
                 yield {"event": "keepalive", "seq": seq}
-        told = executions.tell(following.tenant, following.session_id, following.execution, 0)
+        told = executions.tell(following.tenant, following.session_id, following.execution)
         yield _end(seq + 1, following, told)
     except errors.SandboxError as exc:
         yield _problem(seq, exc, request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from flask import Blueprint, Response, g, jsonify, request
 
 from server import errors, results
 from server.api import events, models, parse
+from server.api.hangup import noticed
 from server.api.limits import command_of
 from server.api.wiring import named, parts, tenant
 from server.executions import Name, name_for
@@ -17,6 +19,7 @@ from server.guest_answers import Batch
 from server.guest_client import Command
 
 bp = Blueprint("executions", __name__)
+_WORTH_WATCHING = 1.0
 
 Answered = Response | tuple[Response, int]
 
@@ -46,9 +49,9 @@ def start(session_id: str) -> Answered:
     if mode["stream"]:
         return _stream(session_id, mode, name, command)
     wait = _wait(mode)
-    told = parts().executions.start(
-        tenant(), named(session_id), command, name, 2 * command.timeout if wait is None else wait
-    )
+    wait = 2 * command.timeout if wait is None else wait
+    with _caller_present():
+        told = parts().executions.start(tenant(), named(session_id), command, name, wait)
     return jsonify(results.told_as_json(told, session_id)), 201
 
 
@@ -61,7 +64,9 @@ def list_executions(session_id: str) -> Response:
 @bp.get("/v1/sessions/<session_id>/executions/<execution_id>")
 def get(session_id: str, execution_id: str) -> Response:
     asked = parse.query_of(models.GetExecution, request.args.to_dict())
-    told = parts().executions.tell(tenant(), named(session_id), execution_id, asked.wait)
+    ask = parts().executions.await_end if asked.wait else parts().executions.tell
+    with _caller_present():
+        told = ask(tenant(), named(session_id), execution_id, asked.wait)
     return jsonify(results.told_as_json(told, session_id))
 
 
@@ -98,8 +103,8 @@ def resize(session_id: str, execution_id: str) -> tuple[str, int]:
 @bp.get("/v1/sessions/<session_id>/executions/<execution_id>/events")
 def follow_events(session_id: str, execution_id: str) -> Answered | tuple[str, int]:
     asked = parse.query_of(models.Follow, request.args.to_dict())
-    after = events.last_event_id() or asked.after
-    told = parts().executions.tell(tenant(), named(session_id), execution_id, 0)
+    after = asked.after if (seen := events.last_event_id()) is None else seen
+    told = parts().executions.tell(tenant(), named(session_id), execution_id)
     end = told.execution.total + 1
     if after is not None and after >= end and told.execution.status == "ended":
         return "", 204  # nothing will follow: a browser that reconnects stops here
@@ -111,7 +116,7 @@ def follow_events(session_id: str, execution_id: str) -> Answered | tuple[str, i
 @bp.get("/v1/sessions/<session_id>/executions/<execution_id>/log")
 def log(session_id: str, execution_id: str) -> Response:
     asked = parse.query_of(models.GetLog, request.args.to_dict())
-    told = parts().executions.tell(tenant(), named(session_id), execution_id, 0).execution
+    told = parts().executions.tell(tenant(), named(session_id), execution_id).execution
     read = partial(parts().executions.read, tenant(), session_id, execution_id)
     pieces = _pieces(read, told.total)
     body = (data for stream, data in pieces if asked.stream in (None, stream))
@@ -136,6 +141,11 @@ def _pieces(read: Callable[[int], Batch], until: int) -> Iterator[tuple[str, byt
             at += len(data)
 
 
+def _caller_present() -> AbstractContextManager[None]:
+    """Who hangs up while a command runs is not waited for: its connection is needed for others."""
+    return noticed(request.environ.get("gunicorn.socket"), _WORTH_WATCHING)
+
+
 def _without_body(asked: models.RunCommand, session_id: str) -> tuple[dict[str, Any], Name]:
     """How it shall be answered and what it is called: all that is kept of a large body while it runs."""
     mode = {name: getattr(asked, name) for name in ("background", "wait", "stream", "kill_on_disconnect")}
@@ -153,16 +163,19 @@ def _execute(session_id: str, mode: dict[str, Any], name: Name, command: Command
         return _stream(session_id, mode, name, command)
     wait = _wait(mode)
     if wait is None:
-        answer = parts().executions.run(tenant(), named(session_id), command, name)
+        with _caller_present():
+            answer = parts().executions.run(tenant(), named(session_id), command, name)
         return jsonify(results.as_json(answer, session_id, name.id))
-    told = parts().executions.start(tenant(), named(session_id), command, name, wait)
+    with _caller_present():
+        told = parts().executions.start(tenant(), named(session_id), command, name, wait)
     if told.answer is not None:
         return jsonify(results.as_json(told.answer, session_id, name.id))
     return jsonify(results.told_as_json(told, session_id)), 202
 
 
 def _stream(session_id: str, mode: dict[str, Any], name: Name, command: Command) -> Response:
-    leave = parts().executions.enter_stream(tenant())  # before it is started: a refusal must start nothing
+    # Counted before it is started: a refusal must start nothing.
+    leave = parts().executions.enter_stream(tenant(), session_id)
     try:
         told = parts().executions.start(tenant(), named(session_id), command, name, 0)
     except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +12,27 @@ from greenlet import greenlet
 
 
 class ClientGone(ConnectionResetError):
-    """Raised in the midst of what is being done for a caller who has hung up. gunicorn takes it quietly."""
+    """The caller has hung up while something was being done for it."""
 
-    def __init__(self) -> None:
-        super().__init__(errno.ECONNRESET, "the caller has gone")
+
+class Stop(BaseException):
+    """Thrown into the midst of that, past everything that takes an exception for a failure of its own."""
 
 
 @contextmanager
-def noticed(peer: socket.socket | None) -> Iterator[None]:
-    """In the block, ClientGone comes when the peer closes its end. Without a socket nothing is noticed."""
+def noticed(peer: socket.socket | None, after: float = 0.0) -> Iterator[None]:
+    """In the block, ClientGone comes when the peer closes its end. Without a socket nothing is noticed.
+
+    `after` so many seconds: what is over sooner is not worth a watcher.
+    """
     if peer is None:
         yield
         return
-    watcher = gevent.spawn(_watch, peer, gevent.getcurrent())
+    watcher = gevent.spawn_later(after, _watch, peer, gevent.getcurrent())
     try:
         yield
+    except Stop as exc:
+        raise ClientGone from exc
     finally:
         watcher.kill(block=False)
 
@@ -39,4 +44,4 @@ def _watch(peer: socket.socket, busy: greenlet) -> None:
             return  # it has more to say: a kept connection's next request, which has to wait
     except OSError:
         pass
-    gevent.kill(busy, ClientGone)
+    gevent.kill(busy, Stop)

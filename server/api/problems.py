@@ -149,6 +149,11 @@ def register(app: Flask) -> None:
     app.register_error_handler(errors.SandboxError, problem)
     app.register_error_handler(HTTPException, _from_http)
 
+    @app.errorhandler(ConnectionResetError)
+    def gone(exc: ConnectionResetError) -> Response:
+        """The caller has hung up: nobody reads this."""
+        return Response(status=204)
+
     @app.errorhandler(Exception)
     def unexpected(exc: Exception) -> Response:
         """The edge of a request: whatever we did not foresee is logged in full and told in one sentence."""

@@ -30,6 +30,7 @@ _HISTORY = 64 << 10
 _LOOK_SECONDS = 5.0  # how long a revoked key's terminals may live on
 _PING_SECONDS = 25.0
 _SILENCE_SECONDS = 60.0
+_LINGER_SECONDS = 2.0
 _NORMAL, _POLICY, _TROUBLE = 1000, 1008, 1011
 
 _log = logging.getLogger("sandbox.web")
@@ -40,16 +41,13 @@ _log = logging.getLogger("sandbox.web")
 def open_terminal(session_id: str) -> Response:
     asked = parse.query_of(models.OpenTerminal, request.args.to_dict())
     _check_origin()
+    socket = WebSocket(request.environ)
     executions = parts().executions
-    leave = executions.enter_stream(tenant())
+    leave = executions.enter_stream(tenant(), named(session_id))
     try:
-        parts().sessions.get(tenant(), named(session_id))
-        screen = (asked.cols, asked.rows)
-        told = executions.open_terminal(tenant(), session_id, asked.name, screen)
-        viewer = Viewer(WebSocket(request.environ), tenant(), session_id, told.execution.id, g.request_id)
-        viewer.greet(executions, told, asked)
-        revoked = partial(parts().is_revoked, key().id)
-        viewer.serve(executions, revoked, parts().config.terminal_idle)
+        told = executions.open_terminal(tenant(), session_id, asked.name, (asked.cols, asked.rows))
+        viewer = Viewer(socket, executions, tenant(), session_id, told.execution.id, g.request_id)
+        viewer.serve(told, asked, partial(parts().is_revoked, key().id), parts().config.terminal_idle)
     finally:
         leave()
     return _HandedOver()
@@ -75,6 +73,7 @@ class Viewer:
     """One who watches and types."""
 
     socket: WebSocket
+    executions: Executions
     tenant: str
     session: str
     execution: str
@@ -82,35 +81,34 @@ class Viewer:
     seq: int = 0
     active: float = 0.0
 
-    def greet(self, executions: Executions, told: Told, asked: models.OpenTerminal) -> None:
-        """Say where the bytes that follow begin. Who knows no position gets the last ones, by whole lines."""
-        self.seq = total = told.execution.total
-        if asked.after is not None and asked.after <= total:
-            self.seq = asked.after
-        elif total:
-            self.seq = max(0, total - _HISTORY)
-            if self.seq:
-                batch = executions.read(self.tenant, self.session, self.execution, self.seq)
-                shown = b"".join(data for _, data in batch.pieces)
-                self.seq = batch.begin + shown.find(b"\n") + 1
-        if not told.new:
-            executions.resize(self.tenant, self.session, self.execution, asked.cols, asked.rows)
-        self._say(
-            type="ready",
-            seq=self.seq,
-            execution_id=self.execution,
-            cols=asked.cols,
-            rows=asked.rows,
-            new=told.new,
-        )
-
-    def serve(self, executions: Executions, revoked: Callable[[], bool], idle: float) -> None:
+    def serve(self, told: Told, asked: models.OpenTerminal, revoked: Callable[[], bool], idle: float) -> None:
         """Until one side ends it: what is typed in this thread, what is printed in another."""
+        printer = threading.Thread(target=self._ended, args=(self._print,), daemon=True)
+
+        def listen() -> tuple[int, str]:
+            self.socket.accept()
+            self._greet(told, asked)
+            printer.start()
+            return self._listen(revoked, idle)
+
+        self._ended(listen)
+        self.socket.linger(_LINGER_SECONDS)
+
+    def _greet(self, told: Told, asked: models.OpenTerminal) -> None:
+        """Say where the bytes that follow begin. Who knows no position gets the last ones, by whole lines."""
+        total = told.execution.total
+        known = asked.after is not None and asked.after <= total
+        self.seq = asked.after if asked.after is not None and known else max(0, total - _HISTORY)
+        if self.seq < total:
+            batch = self.executions.read(self.tenant, self.session, self.execution, self.seq)
+            shown = b"".join(data for _, data in batch.pieces)
+            cut = not known and batch.begin > 0
+            self.seq = batch.begin + (shown.find(b"\n") + 1 if cut else 0)
+        if not told.new:
+            self._resize(asked)
+        size = {"cols": asked.cols, "rows": asked.rows}
+        self._say(type="ready", seq=self.seq, execution_id=self.execution, **size, new=told.new)
         self.active = time.monotonic()
-        printer = threading.Thread(target=self._ended, args=(lambda: self._print(executions),), daemon=True)
-        printer.start()
-        self._ended(lambda: self._listen(executions, revoked, idle))
-        printer.join(timeout=1)
 
     def _ended(self, work: Callable[[], tuple[int, str]]) -> None:
         """Whatever ends the one side is told to the peer, and ends the other side too."""
@@ -128,16 +126,19 @@ class Viewer:
             _log.debug("a viewer had gone before it could be told why")
         self.socket.close(_POLICY if isinstance(error, errors.Unauthorized) else _TROUBLE, error.code)
 
-    def _print(self, executions: Executions) -> tuple[int, str]:
-        for batch in executions.follow(self.tenant, self.session, self.execution, self.seq):
+    def _print(self) -> tuple[int, str]:
+        for batch in self.executions.follow(self.tenant, self.session, self.execution, self.seq):
+            if batch.begin > self.seq:
+                self._say(type="gap", **{"from": self.seq, "to": batch.begin})
             for _, data in batch.pieces:
                 self.active = time.monotonic()
                 self.socket.send(data)
-        answer = executions.tell(self.tenant, self.session, self.execution, 0).answer
+            self.seq = max(self.seq, batch.end)
+        answer = self.executions.tell(self.tenant, self.session, self.execution).answer
         self._say(type="exit", exit_code=None if answer is None else answer.exit_code)
         return _NORMAL, "exit"
 
-    def _listen(self, executions: Executions, revoked: Callable[[], bool], idle: float) -> tuple[int, str]:
+    def _listen(self, revoked: Callable[[], bool], idle: float) -> tuple[int, str]:
         next_ping = time.monotonic() + _PING_SECONDS
         while True:
             message = self.socket.receive(_LOOK_SECONDS)
@@ -146,7 +147,7 @@ class Viewer:
                 raise errors.Unauthorized
             if message is not None:
                 self.active = now
-                self._heed_gently(executions, message)
+                self._heed_gently(message)
             if now - self.active > idle:
                 return _NORMAL, "idle"
             if now - self.socket.last_heard > _SILENCE_SECONDS:
@@ -155,24 +156,35 @@ class Viewer:
                 next_ping = now + _PING_SECONDS
                 self.socket.ping()
 
-    def _heed_gently(self, executions: Executions, message: Message) -> None:
-        """What cannot be done is told; it is no reason to hang up."""
+    def _heed_gently(self, message: Message) -> None:
+        """What cannot be done is told; it is no reason to hang up. The printer tells the shell's end."""
         try:
-            self._heed(executions, message)
+            self._heed(message)
+        except errors.ExecutionEnded:
+            return
         except (errors.Invalid, errors.StdinFull) as exc:
             self._say(type="problem", problem=problem_as_json(exc, self.request_id))
 
-    def _heed(self, executions: Executions, message: Message) -> None:
+    def _heed(self, message: Message) -> None:
         if isinstance(message, bytes):
-            executions.input(self.tenant, self.session, self.execution, message, close=False)
+            self._type(message)
             return
         asked = parse.text_of(models.TerminalMessage, message)
         if asked.type == "resize":
-            executions.resize(self.tenant, self.session, self.execution, asked.cols, asked.rows)
+            self._resize(asked)
         elif asked.type == "input":
-            executions.input(self.tenant, self.session, self.execution, asked.data.encode(), close=False)
+            self._type(asked.data.encode())
         else:
             self._say(type="pong")
+
+    def _type(self, keys: bytes) -> None:
+        self.executions.input(self.tenant, self.session, self.execution, keys, close=False)
+
+    def _resize(self, screen: models.Screen) -> None:
+        try:
+            self.executions.resize(self.tenant, self.session, self.execution, screen.cols, screen.rows)
+        except (errors.NoTerminal, errors.ExecutionEnded):
+            return  # it has just ended, or its program has let go of it
 
     def _say(self, **fields: object) -> None:
         self.socket.send(json.dumps(fields))

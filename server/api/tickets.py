@@ -17,7 +17,7 @@ def create_ticket(session_id: str) -> tuple[Response, int]:
     session = parts().sessions.get(tenant(), named(session_id))
     path = f"/v1/sessions/{session.id}/terminal"
     if asked.execution_id is not None:
-        parts().executions.tell(tenant(), session.id, asked.execution_id, 0)
+        parts().executions.tell(tenant(), session.id, asked.execution_id)
         path = f"/v1/sessions/{session.id}/executions/{asked.execution_id}/events"
     ticket, until = parts().tickets.issue(asked.purpose, key().id, session.id, asked.execution_id or "")
     return jsonify({"ticket": ticket, "expires_at": timestamp(until), "url": f"{path}?ticket={ticket}"}), 201

@@ -6,6 +6,7 @@ our memory. See docs/adr/0009-websockets.md.
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -32,7 +33,7 @@ class Closed(Exception):
 
 class WebSocket:
     def __init__(self, environ: dict[str, Any]) -> None:
-        """Shake hands. Raises Refusal, as long as a plain answer can still be given."""
+        """Read the handshake, which `accept` answers. Raises Refusal for what is none."""
         peer: socket.socket | None = environ.get("gunicorn.socket")
         self._protocol = ServerProtocol(max_size=_LONGEST_MESSAGE)
         self._sending = threading.Lock()
@@ -44,11 +45,14 @@ class WebSocket:
         request = next(iter(self._protocol.events_received()), None)
         if peer is None or not isinstance(request, Request):
             raise _not_a_handshake()
-        response = self._protocol.accept(request)
+        self._response = self._protocol.accept(request)
         if isinstance(self._protocol.handshake_exc, InvalidHandshake):
             raise _not_a_handshake()
         self._peer = peer
-        self._protocol.send_response(response)
+
+    def accept(self) -> None:
+        """From here on it is a WebSocket. Raises Closed."""
+        self._protocol.send_response(self._response)
         self._flush()
 
     def receive(self, seconds: float) -> Message | None:
@@ -85,30 +89,32 @@ class WebSocket:
                 self._flush()
 
     def close(self, code: int, reason: str) -> None:
-        """Say why, and wake up whoever is receiving."""
-        with self._sending:
-            if self._protocol.state is State.OPEN:
-                self._protocol.send_close(code, reason)
-                try:
-                    self._flush()
-                except Closed:
-                    return
+        """Say why. The peer then closes its end, which wakes up whoever is receiving."""
         try:
-            self._peer.shutdown(socket.SHUT_RD)
-        except OSError:
+            with self._sending:
+                if self._protocol.state is State.OPEN:
+                    self._protocol.send_close(code, reason)
+                self._flush()
+        except Closed:
+            return
+
+    def linger(self, seconds: float) -> None:
+        """Read on until the peer has closed: a connection closed before that would lose our last words."""
+        deadline = time.monotonic() + seconds
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                self._read(left)
+                self._protocol.events_received()  # and dropped
+        except Closed:
             return
 
     def _read(self, seconds: float) -> None:
-        before = self._peer.gettimeout()
-        self._peer.settimeout(seconds)
         try:
+            if not select.select([self._peer], [], [], seconds)[0]:
+                return
             data = self._peer.recv(_READ_SIZE)
-        except TimeoutError:
-            return
         except OSError as exc:
             raise Closed from exc
-        finally:
-            self._peer.settimeout(before)
         if not data:
             raise Closed
         self.last_heard = time.monotonic()

@@ -34,8 +34,9 @@ class Control:
         self._kept = False
         self._queue: threading.Event | None = None
         self._ending = threading.Lock()
-        self._over = threading.Event()
-        self.settled = threading.Event()  # it runs, or waits for its shell, or came to nothing
+        self._over = False
+        self._noticed: threading.Event | None = None  # made when somebody waits for the end
+        self.settled: threading.Event | None = None  # set when it runs, waits for its shell, or has ended
         self.begun = False
         self.cancelled = False
         self.meter: Meter | None = None
@@ -47,21 +48,28 @@ class Control:
             self._queue = turn
             if self.cancelled:
                 turn.set()
-        self.settled.set()
+        self.settle()
+
+    def settle(self) -> None:
+        if self.settled is not None:
+            self.settled.set()
 
     def begin(self, child: Child, since: int, kept: bool, meter: Meter) -> None:
         with self._lock:
             if self.cancelled:
                 raise Cancelled
-            self._over.clear()
+            self._over = False
             self._child, self._since, self._kept = child, since, kept
             self.meter = meter
             self.begun = True
-        self.settled.set()
+        self.settle()
 
     def finish(self) -> None:
         """It is over. Whoever is just ending it is waited for: what comes next must not be hit."""
-        self._over.set()
+        with self._lock:
+            self._over = True
+            if self._noticed is not None:
+                self._noticed.set()
         with self._ending, self._lock:
             self._child = None
         if self.stdin is not None:
@@ -79,14 +87,15 @@ class Control:
         """End the command and all it started; one that waits for its shell gives up its place."""
         with self._ending:
             with self._lock:
-                self.cancelled = self.cancelled or not self._over.is_set()
-                child = self._child
+                self.cancelled = self.cancelled or not self._over
+                child, noticed = self._child, threading.Event()
+                self._noticed = noticed
                 if self._queue is not None:
                     self._queue.set()
-            if child is None or self._over.is_set():
-                return
+                if child is None or self._over:
+                    return
             if self._kept:
-                interrupt(child, self._since, self._over.wait)
+                interrupt(child, self._since, noticed.wait)
             else:
                 kill_tree(child.pid, child.mark, self._since, spare_root=False)
 

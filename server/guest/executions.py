@@ -149,7 +149,7 @@ class Executions:
         self._forget()
         execution.done.set()
         execution.log.end()
-        execution.control.settled.set()
+        execution.control.settle()
 
     def _forget(self) -> None:
         """Oldest first: those beyond the cap lose result and log, ids beyond theirs are dropped."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-import time
 from array import array
 from bisect import bisect_right
 from typing import BinaryIO, NamedTuple, Tuple
 
+from .bell import Bell
+
 STREAMS = ("stdout", "stderr")
+EVER = 1 << 62  # no log gets that long: who waits for more waits for the end
 _IN_MEMORY = 64 << 10
 _MOST_TURNS = 16 << 10  # for each half: a command that changes streams with every byte is bounded too
 
@@ -80,8 +82,8 @@ class Log:
         self._kept_from = self._head  # and behind the head, what is before this one is
         self._head_turns = array("Q")  # where another stream takes over: the position, then a bit for which
         self._ring_turns = array("Q")
-        self._grown = threading.Condition()
-        self._readers = 0
+        self._lock = threading.Lock()
+        self._bells: list[Bell] = []
         self._speaker = -1
         self.total = 0
         self.counts = [0, 0]  # for each stream
@@ -89,7 +91,7 @@ class Log:
 
     def add(self, stream: str, chunk: bytes) -> None:
         speaker = STREAMS.index(stream)
-        with self._grown:
+        with self._lock:
             self.counts[speaker] += len(chunk)
             room = self._head - self.total
             if room > 0:
@@ -97,39 +99,45 @@ class Log:
                 chunk = chunk[room:]
             if chunk:
                 self._add_to_ring(speaker, chunk)
-            if self._readers:
-                self._grown.notify_all()
+            for bell in self._bells:
+                if self.total > bell.after:
+                    bell.ring()
 
     def end(self) -> None:
-        with self._grown:
+        with self._lock:
             self.ended = True
-            self._grown.notify_all()
+            for bell in self._bells:
+                bell.ring()
 
     def close(self) -> None:
         """Let go of everything that was kept; how much there was is still known."""
-        with self._grown:
+        with self._lock:
             self._head, self._ring, self._kept_from = 0, 0, self.total
             self._spool.close()
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        with self._grown:
+        with self._lock:
             gap = (self._head, min(self._kept_from, self.total))
         return [gap] if gap[0] < gap[1] else []
 
-    def read(self, after: int, limit: int, seconds: float = 0) -> Batch:
-        """What is behind `after`, at most `limit` bytes; waits so long for more if there is nothing yet."""
-        deadline = time.monotonic() + seconds
-        with self._grown:
-            self._readers += 1
-            try:
-                while self.total <= after and not self.ended:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not self._grown.wait(left):
-                        break
-            finally:
-                self._readers -= 1
+    def read(self, after: int, limit: int) -> Batch:
+        """What is kept behind a position, at most `limit` bytes of it."""
+        with self._lock:
             return self._batch(after, limit)
+
+    def wait(self, after: int, seconds: float, peer: int) -> None:
+        """Until there are more bytes than `after`, the end has come, or time is up. `peer` is who waits."""
+        with Bell(after) as bell:
+            with self._lock:
+                if self.total > after or self.ended:
+                    return
+                self._bells.append(bell)
+            try:
+                bell.wait(seconds, peer)
+            finally:
+                with self._lock:
+                    self._bells.remove(bell)
 
     def _batch(self, after: int, limit: int) -> Batch:
         if after < self._head:

@@ -12,6 +12,7 @@ import threading
 import time
 
 from . import protocol
+from .bell import HungUp
 from .processes import Processes
 from .requests import Places, Refused, Session, bind
 
@@ -65,19 +66,21 @@ class Guest:
                 while True:
                     head, body = protocol.receive(connection, protocol.TO_GUEST)
                     self._answer(connection, head, body)
-        except (OSError, EOFError, protocol.FrameError):
+        except (OSError, EOFError, HungUp, protocol.FrameError):
             pass  # the server hung up or was restarted; what it started goes on
         finally:
             self._connections.release()
 
     def _answer(self, connection: socket.socket, head: protocol.Head, body: protocol.Body) -> None:
         try:
-            answer, answer_body = self._dispatch(head, body)
+            answer, answer_body = self._dispatch(head, body, connection.fileno())
         except Refused as exc:
             answer, answer_body = {"ok": False, "code": exc.code}, b""
         protocol.send(connection, answer, answer_body)
 
-    def _dispatch(self, head: protocol.Head, body: protocol.Body) -> tuple[protocol.Head, protocol.Body]:
+    def _dispatch(
+        self, head: protocol.Head, body: protocol.Body, peer: int
+    ) -> tuple[protocol.Head, protocol.Body]:
         verb = head.get("verb")
         if verb == "hello":
             proof = protocol.prove(self._secret, str(head.get("nonce")))
@@ -88,7 +91,7 @@ class Guest:
             return {"ok": True}, b""
         if self._session is None:
             raise Refused("not_bound")
-        return self._session.answer(str(verb), head, body)
+        return self._session.answer(str(verb), head, body, peer)
 
     def _bind(self, head: protocol.Head) -> None:
         with self._binding:

@@ -17,6 +17,7 @@ from .capture import Output
 from .control import Cancelled, NotReachable
 from .executions import Conflict, Execution, Executions, Forgotten, TooManyExecutions, Unknown
 from .ground import Ground
+from .log import EVER
 from .memory import OomCounter
 from .processes import CannotStart, Identity, NoSuchDirectory, Processes
 from .protocol import Body, Head
@@ -29,7 +30,7 @@ from .work import Outcome, Work
 _QUEUE_GRACE = 15.0
 _START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0
-_MOST_WATCHERS = 64
+_MOST_WATCHERS = 96  # the server lets no more than 64 callers wait at once
 _NEVER_RAN = 137, "SIGKILL"
 
 _REFUSALS: dict[type[Exception], str] = {
@@ -75,8 +76,11 @@ class Session:
     def same(self, head: Head) -> bool:
         return head == self.bound
 
-    def answer(self, verb: str, head: Head, body: Body) -> Reply:
+    def answer(self, verb: str, head: Head, body: Body, peer: int) -> Reply:
+        """`peer` is the connection's descriptor: who hangs up is not waited for."""
         try:
+            if verb in _WAITING:
+                return _WAITING[verb](self, head, peer)
             return _VERBS[verb](self, head, body)
         except KeyError as exc:
             raise Refused("bad_request") from exc
@@ -98,13 +102,15 @@ class Session:
         if wait is None:
             execution.done.wait(2 * float(head["timeout"]) + _QUEUE_GRACE)
             return execution.outcome()
-        execution.control.settled.wait(_START_SECONDS)
+        if execution.control.settled is not None:
+            execution.control.settled.wait(_START_SECONDS)
         self.executions.promise(execution)
         execution.done.wait(float(wait))
         told, body = self._described(execution)
         return {**told, "new": mine}, body
 
     def _set_going(self, execution: Execution, head: Head, work: Work) -> None:
+        execution.control.settled = threading.Event()
         carry_out = threading.Thread(target=self._carry_out, args=(execution, head, work), daemon=True)
         try:
             carry_out.start()
@@ -138,11 +144,9 @@ class Session:
             return lambda work, output: oneoff.run(work, self.ground, output)
         return lambda work, output: self.shells.run_once(language, work, output)
 
-    def tell(self, head: Head, _: Body) -> Reply:
+    def tell(self, head: Head, peer: int) -> Reply:
         execution = self.executions.find(str(head["execution"]))
-        if head["wait"]:
-            with self._watching():
-                execution.done.wait(float(head["wait"]))
+        self._watch(execution, EVER, float(head["wait"]), peer)
         return self._described(execution)
 
     def _described(self, execution: Execution) -> Reply:
@@ -153,11 +157,11 @@ class Session:
     def list(self, head: Head, _: Body) -> Reply:
         return {"ok": True, "executions": [replies.facts(one) for one in self.executions.list()]}, b""
 
-    def read(self, head: Head, _: Body) -> Reply:
+    def read(self, head: Head, peer: int) -> Reply:
         """What the log holds behind a position; waits a while if that is nothing yet."""
         execution = self.executions.find(str(head["execution"]))
-        with self._watching():
-            batch = execution.log.read(int(head["after"]), int(head["limit"]), float(head["wait"]))
+        self._watch(execution, int(head["after"]), float(head["wait"]), peer)
+        batch = execution.log.read(int(head["after"]), int(head["limit"]))
         body = b"".join(data for _, data in batch.pieces)
         ended = execution.log.ended and batch.begin + len(body) >= execution.log.total
         pieces = [[stream, len(data)] for stream, data in batch.pieces]
@@ -202,27 +206,27 @@ class Session:
                 raise Refused("execution_ended") from exc
             raise
 
-    @contextmanager
-    def _watching(self) -> Iterator[None]:
+    def _watch(self, execution: Execution, after: int, seconds: float, peer: int) -> None:
         """Each who waits takes a thread of the guest's; there are not more of them than it has room for."""
+        if seconds <= 0 or execution.log.ended or execution.log.total > after:
+            return
         if not self.watchers.acquire(blocking=False):
             raise Refused("too_many_streams")
         try:
-            yield
+            execution.log.wait(after, seconds, peer)
         finally:
             self.watchers.release()
 
 
 _VERBS: dict[str, Callable[[Session, Head, Body], Reply]] = {
     "run": Session.run,
-    "tell": Session.tell,
     "list": Session.list,
-    "read": Session.read,
     "signal": Session.signal,
     "input": Session.input,
     "resize": Session.resize,
     "cancel": Session.cancel,
 }
+_WAITING: dict[str, Callable[[Session, Head, int], Reply]] = {"tell": Session.tell, "read": Session.read}
 
 
 def bind(head: Head, processes: Processes, files: tuple[int, int], places: Places) -> Session:

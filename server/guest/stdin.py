@@ -65,8 +65,7 @@ class Input:
     def stop(self) -> None:
         """The command is over: whatever waits is dropped."""
         with self._lock:
-            self._closing = True
-            self._waiting.clear()
+            self._give_up()
             if self._writer is None:
                 self._shut()
             else:
@@ -80,19 +79,24 @@ class Input:
         except BlockingIOError:
             return False
         except OSError:  # the command reads no more
-            self._waiting.clear()
-            self._closing = True
+            self._give_up()
         if self._closing:
             self._shut()
         return True
+
+    def _give_up(self) -> None:
+        self._waiting.clear()
+        self._closing = True
 
     def _keep_writing(self) -> None:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         poll.register(self._wake[0], select.POLLIN)
         while True:
-            poll.poll()
+            told = dict(poll.poll())
             with self._lock:
+                if told.get(self._fd, select.POLLOUT) & select.POLLOUT == 0:
+                    self._give_up()  # nobody reads at the other end, nor will
                 if self._write():
                     self._writer = None
                     for fd in self._wake:

@@ -66,7 +66,7 @@ def cpu_of(pid: int) -> float:
 
 
 def cpu_in(stat: bytes) -> float:
-    fields = stat.rpartition(b")")[2].split()
+    fields = stat.rpartition(b")")[2].split(None, 15)
     return sum(int(ticks) for ticks in fields[11:15]) / _TICKS
 
 

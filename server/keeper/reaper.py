@@ -49,6 +49,7 @@ class Reaper:
 
     def expire(self) -> None:
         """A failure leaves the rest for the sweep: the session is over for its callers all the same."""
+        self._let_rest()
         for session in self._store.due(self._clock()):
             if self._store.end_if_due(session.id, self._clock()) and session.sandbox is not None:
                 _log.info("expired", extra={"fields": {"session": session.id}})
@@ -58,6 +59,14 @@ class Reaper:
                     _log.warning(
                         "could not remove an expired sandbox: %s", exc, extra={"fields": {"words": exc.words}}
                     )
+
+    def _let_rest(self) -> None:
+        """What keeps a session beyond its lease may have ended without anybody having been there."""
+        now = self._clock()
+        for session in self._store.kept_busy(now):
+            rested_at = self._sandboxes.rested_at(session)
+            if rested_at is not None:
+                self._store.rest(session.id, min(now, rested_at), session.busy_until)
 
     def sweep(self, openings_before: float | None = None) -> None:
         now = self._clock()

@@ -24,7 +24,7 @@ from server.instance import Instance
 from server.keeper.appearance import wait_for_name
 from server.keeper.runtime import Runtime, RuntimeFailed, Seen, Spec
 from server.keeper.storage import Storage
-from server.store import Store
+from server.store import Session, Store
 
 FIRST_UID = 20000
 _LAST_UID = 24095  # the image knows these as `user`
@@ -201,6 +201,20 @@ class Sandboxes:
         except (GuestSilent, GuestUnavailable):
             return None  # it lives, and does not answer
         return None if bound else "engine_stopped"
+
+    def rested_at(self, session: Session) -> float | None:
+        """When the last command in a session ended; None while one runs, or when it cannot be told."""
+        assert session.sandbox is not None
+        secret = self._instance.guest_secret(session.sandbox)
+        try:
+            told = self._guests.list(Sandbox(session.sandbox, session.address or "", secret))
+        except (GuestSilent, GuestUnavailable):
+            return None
+        finally:
+            self._guests.forget(session.sandbox)
+        if any(execution.ended_at is None for execution in told):
+            return None
+        return max((execution.ended_at or 0.0 for execution in told), default=session.last_used_at)
 
     def bury(self, session_id: str, sandbox: str, cause: str) -> str:
         self._store.end(session_id, cause, self._clock())

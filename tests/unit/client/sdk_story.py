@@ -167,7 +167,7 @@ class Story:
             def broken(self, fault: Fault) -> None:
                 self.close_connection = True
                 if fault.how == "silence":
-                    self.connection.settimeout(3)
+                    self.connection.settimeout(1)
                     with contextlib.suppress(OSError):
                         story.hung_up.append(self.connection.recv(1) == b"")
                 elif fault.how == "reset":

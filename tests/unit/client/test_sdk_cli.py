@@ -85,6 +85,7 @@ def test_stdin_of_a_pipe_is_passed_on(story, sandbox):
     process = sandbox("run", "cat", stdin=None, input=b"some\xff")
     assert process.returncode == 3
     assert posted(story, "/executions")[0]["stdin"] == "pipe"
+    assert posted(story, "/input") == [{"data_base64": "c29tZf8="}, {"close": True}]
 
 
 def test_a_broken_connection_is_not_seen(story, sandbox):

@@ -180,12 +180,13 @@ def test_a_server_that_restarts_is_waited_for(ways, free_port):
     again = []
 
     def restart():
+        until(lambda: first.asked("POST", "/executions"))
         first.stop()
         time.sleep(1)
         again.append(Story(*PIECES, port=free_port))
 
     way = ways(url=first.url)
-    threading.Timer(0.02, restart).start()
+    threading.Thread(target=restart, daemon=True).start()
     try:
         assert data(way.collect("stream", "make")) == first.output
     finally:
