@@ -16,7 +16,7 @@ from server import errors
 from server.config import Config
 from server.detached import Detached, One
 from server.guest_answers import Answer, Batch, Execution, Told
-from server.guest_client import SESSION_STREAMS, Command, GuestClient, Sandbox, refusal_of
+from server.guest_client import SESSION_STREAMS, TERMINAL, Command, GuestClient, Sandbox, refusal_of
 from server.sessions import Idempotency, Sessions
 from server.store import Session
 from server.tally import Tally
@@ -25,7 +25,7 @@ KEEPALIVE = 10.0  # seconds after which somebody who follows hears at least that
 _WORTH_NOTING = 1.0  # a command that took less has not kept its session from resting
 _RECOUNT_SECONDS = 1.0
 _ANY = 1 << 30
-_TERMINAL = ["/bin/bash", "-i"]
+_SHELL = ["/bin/bash", "-i"]
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Executions:
         """
         session = self._sessions.get(tenant, session_id)
         self._sessions.use(session)
-        command = Command(_TERMINAL, self._config.age_max, shell=None, screen=screen, again=True)
-        return self._start(session, command, Name(f"terminal.{name}", ""), 0, session.must_end_at)
+        command = Command(_SHELL, self._config.age_max, shell=None, screen=screen, again=True)
+        return self._start(session, command, Name(f"{TERMINAL}{name}", ""), 0, session.must_end_at)
 
     def _start(self, session: Session, command: Command, name: Name, wait: float, until: float) -> Told:
         until = until or self._clock() + 2 * command.timeout

@@ -35,6 +35,7 @@ _ANSWER_GRACE = (
     20.0  # beyond the time a command may wait and run: the guest ends stubborn ones within seconds
 )
 _HEAD_LIMIT = 4 << 20
+TERMINAL = "terminal."  # what the ids of terminals begin with; no caller can choose such a one
 LARGEST_BATCH = 256 << 10  # bytes of a log that are read at once
 SESSION_STREAMS = 64  # callers who may wait for something of one session at once; the guest has room for more
 _LIST_SECONDS = 5.0

@@ -4,6 +4,7 @@
     ├── ConfigurationError      no address, no key, or a setting that makes no sense (a ValueError too)
     ├── ClientClosed            this client was closed
     ├── CommandFailed           check=True, and the command did not succeed; has .result
+    ├── StillRunning            not over after the time you gave it (a TimeoutError too)
     ├── ConnectionFailed        no connection could be made; nothing ran
     ├── ConnectionLost          sent, but no whole answer came back; it may have run
     │   └── AnswerTimeout       the same: no answer in time
@@ -12,12 +13,20 @@
     │   └── RequestTooLarge
     ├── Unauthorized            the key is not valid
     ├── WrongHost               the server does not answer to this host name
+    ├── ForbiddenOrigin         the server takes no requests from this web page
     ├── SessionNotFound         no such session, or not yours
     ├── SessionEnded            the session is over; has .cause and .ended_at
-    ├── Conflict                it contradicts another request
+    ├── ExecutionNotFound       no such execution in this session
+    ├── Conflict                it contradicts another request, or the state things are in
+    │   ├── ExecutionExists     the id belongs to another execution
+    │   ├── ExecutionEnded      it is over
+    │   ├── NoStdin             it was started without a stdin that can be written to
+    │   └── NoTerminal          it was started without a terminal
     ├── LimitReached            too much, too often; has .limit and .retry_after
     │   ├── TooManySessions
     │   ├── TooManyExecutions
+    │   ├── TooManyStreams
+    │   ├── StdinFull           the program does not read what it was sent
     │   └── ShellBusy
     ├── Unavailable             the server cannot do it now
     │   └── GuestUnavailable    the sandbox stopped answering; the command may have run
@@ -82,6 +91,10 @@ class CommandFailed(SandboxError):
         return self.result.summary
 
 
+class StillRunning(SandboxError, TimeoutError):
+    """It is not over after the time you gave it, and goes on. Safe to retry: wait again, or kill it."""
+
+
 class ConnectionFailed(SandboxError):
     """No connection could be made, so nothing ran. Safe to retry once the server is up."""
 
@@ -119,6 +132,10 @@ class WrongHost(SandboxError):
     """The server does not answer to this host name. Do not retry: use a name listed in its SANDBOX_HOSTS."""
 
 
+class ForbiddenOrigin(SandboxError):
+    """The server takes no requests from this web page. Do not retry: ask its operator."""
+
+
 class SessionNotFound(SandboxError):
     """There is no such session, or it is not yours. Do not retry: open another."""
 
@@ -137,8 +154,28 @@ class SessionEnded(SandboxError):
         return _text(self.extras.get("ended_at"))
 
 
+class ExecutionNotFound(SandboxError):
+    """There is no such execution in this session, or it is long over. Do not retry: start another."""
+
+
 class Conflict(SandboxError):
-    """The request contradicts another one. Retry only when `retryable` is true."""
+    """The request contradicts another, or the state things are in. Retry only when `retryable` is true."""
+
+
+class ExecutionExists(Conflict):
+    """This id belongs to another execution; nothing ran. Do not retry: take another id."""
+
+
+class ExecutionEnded(Conflict):
+    """The execution is over. Do not retry: ask for its result or its log."""
+
+
+class NoStdin(Conflict):
+    """Its stdin was closed, or cannot be written to. Do not retry: start with stdin=PIPE, or with a pty."""
+
+
+class NoTerminal(Conflict):
+    """It has no terminal to resize. Do not retry: start with pty=(columns, rows)."""
 
 
 class LimitReached(SandboxError):
@@ -156,6 +193,14 @@ class TooManySessions(LimitReached):
 
 class TooManyExecutions(LimitReached):
     """No more commands may run at once; nothing ran. Safe to retry when one has finished."""
+
+
+class TooManyStreams(LimitReached):
+    """No more streams may be open at once. Safe to retry when one was closed."""
+
+
+class StdinFull(LimitReached):
+    """The program does not read its stdin, and nothing of this was taken. Safe to retry when it reads."""
 
 
 class ShellBusy(LimitReached):
@@ -179,11 +224,17 @@ BY_CODE: Mapping[str, type[SandboxError]] = {
     "malformed_http": UnexpectedAnswer,
     "unauthorized": Unauthorized,
     "wrong_host": WrongHost,
+    "forbidden_origin": ForbiddenOrigin,
     "not_found": UnexpectedAnswer,
     "method_not_allowed": UnexpectedAnswer,
     "unsupported_media_type": UnexpectedAnswer,
     "session_not_found": SessionNotFound,
     "session_ended": SessionEnded,
+    "execution_not_found": ExecutionNotFound,
+    "execution_ended": ExecutionEnded,
+    "execution_exists": ExecutionExists,
+    "no_stdin": NoStdin,
+    "no_terminal": NoTerminal,
     "idempotency_conflict": Conflict,
     "result_forgotten": Conflict,
     "body_too_large": RequestTooLarge,
@@ -192,6 +243,8 @@ BY_CODE: Mapping[str, type[SandboxError]] = {
     "too_many_sessions": TooManySessions,
     "too_many_executions": TooManyExecutions,
     "too_many_shells": LimitReached,
+    "too_many_streams": TooManyStreams,
+    "stdin_full": StdinFull,
     "shell_busy": ShellBusy,
     "rate_limited": LimitReached,
     "internal_error": InternalError,

@@ -7,6 +7,7 @@ know are ignored, so that an older client works with a newer server.
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -34,7 +35,12 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
-        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # every subclass is a dataclass
+        return _field_names(cls)
+
+
+@functools.cache
+def _field_names(record: type[Record]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(record))  # type: ignore[arg-type]  # every subclass is a dataclass
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,14 @@ class ExecutionResult(Record):
     stdout_base64: str | None = field(default=None, repr=False)
     stderr_base64: str | None = field(default=None, repr=False)
     output_base64: str | None = field(default=None, repr=False)
+    cancelled: bool = False
+    cpu_seconds: float = field(default=0, repr=False)
+    peak_memory: int | None = field(default=None, repr=False)
 
     @property
     def ok(self) -> bool:
         """It ended by itself, with exit code 0."""
-        return self.exit_code == 0 and self.signal is None and not self.timed_out
+        return self.exit_code == 0 and self.signal is None and not (self.timed_out or self.cancelled)
 
     @property
     def stdout_raw(self) -> bytes:
@@ -103,6 +112,8 @@ class ExecutionResult(Record):
             return f"timed out after {self.duration_ms / 1000:.1f} s"
         if self.oom_killed:
             return "killed: out of memory"
+        if self.cancelled:
+            return "cancelled"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return f"exit code {self.exit_code}"
@@ -132,6 +143,37 @@ class SessionInfo(Record):
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ExecutionInfo(Record):
+    """An execution as the server sees it. `seq` is how many bytes it has written so far.
+
+    `missing` are the ranges of bytes, each `(from, to)`, that the log no longer holds. `result` is there once
+    it has ended, for as long as the server keeps it; lists come without.
+    """
+
+    execution_id: str
+    session_id: str = ""
+    status: str | None = None
+    command: str = ""
+    language: str | None = None
+    shell: str | None = None
+    pty: bool = False
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    cpu_seconds: float = 0
+    peak_memory: int | None = None
+    seq: int = 0
+    missing: tuple[tuple[int, int], ...] = ()
+    result: ExecutionResult | None = None
+
+    @property
+    def ended(self) -> bool:
+        """It is over."""
+        return self.status == "ended"
+
+
 def execution_result(answer: Mapping[str, Any]) -> ExecutionResult:
     """Read the answer to an execute."""
     known = _known(ExecutionResult, answer, required="exit_code")
@@ -140,13 +182,27 @@ def execution_result(answer: Mapping[str, Any]) -> ExecutionResult:
     return ExecutionResult(**known)
 
 
+def execution_info(answer: Mapping[str, Any]) -> ExecutionInfo:
+    """Read an execution."""
+    known = _known(ExecutionInfo, answer, required="execution_id")
+    _read_times(known, "started_at", "ended_at")
+    known["missing"] = tuple((start, end) for start, end in known.get("missing", ()))
+    if "result" in known:
+        known["result"] = execution_result(known["result"])
+    return ExecutionInfo(**known)
+
+
 def session_info(answer: Mapping[str, Any]) -> SessionInfo:
     """Read the answer to a create, get, extend, or one item of a list."""
     known = _known(SessionInfo, answer, required="session_id")
-    for name in ("created_at", "last_used_at", "expires_at"):
+    _read_times(known, "created_at", "last_used_at", "expires_at")
+    return SessionInfo(**known)
+
+
+def _read_times(known: dict[str, Any], *names: str) -> None:
+    for name in names:
         if name in known:
             known[name] = _moment(known[name])
-    return SessionInfo(**known)
 
 
 def _known(record: type[Record], answer: Mapping[str, Any], required: str | None = None) -> dict[str, Any]:

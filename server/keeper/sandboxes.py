@@ -19,7 +19,7 @@ from pathlib import Path
 from server.config import Config
 from server.errors import GuestUnavailable
 from server.guest import protocol
-from server.guest_client import Binding, GuestClient, GuestSilent, Sandbox
+from server.guest_client import TERMINAL, Binding, GuestClient, GuestSilent, Sandbox
 from server.instance import Instance
 from server.keeper.appearance import wait_for_name
 from server.keeper.runtime import Runtime, RuntimeFailed, Seen, Spec
@@ -203,7 +203,10 @@ class Sandboxes:
         return None if bound else "engine_stopped"
 
     def rested_at(self, session: Session) -> float | None:
-        """When the last command in a session ended; None while one runs, or when it cannot be told."""
+        """When the last command in a session ended; None while one runs, or when it cannot be told.
+
+        A terminal that waits for somebody to type is not a command that runs.
+        """
         assert session.sandbox is not None
         secret = self._instance.guest_secret(session.sandbox)
         try:
@@ -212,9 +215,10 @@ class Sandboxes:
             return None
         finally:
             self._guests.forget(session.sandbox)
-        if any(execution.ended_at is None for execution in told):
+        commands = [execution for execution in told if not execution.id.startswith(TERMINAL)]
+        if any(execution.ended_at is None for execution in commands):
             return None
-        return max((execution.ended_at or 0.0 for execution in told), default=session.last_used_at)
+        return max((execution.ended_at or 0.0 for execution in commands), default=session.last_used_at)
 
     def bury(self, session_id: str, sandbox: str, cause: str) -> str:
         self._store.end(session_id, cause, self._clock())

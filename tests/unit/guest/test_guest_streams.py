@@ -46,7 +46,7 @@ def test_a_large_stdin_and_a_large_output_at_once_do_not_lock_each_other(guest: 
 
 @EVERYWHERE
 def test_stdout_and_stderr_come_apart_and_together_in_order(guest: GuestProcess, shell: str | None) -> None:
-    answer = guest.run("for i in 1 2 3; do echo o$i; sleep 0.02; echo e$i >&2; sleep 0.02; done", shell=shell)
+    answer = guest.run("for i in 1 2 3; do echo o$i; sleep 0.1; echo e$i >&2; sleep 0.1; done", shell=shell)
     assert (text(answer), errors_of(answer)) == ("o1\no2\no3\n", "e1\ne2\ne3\n")
     assert answer.output.first == b"o1\ne1\no2\ne2\no3\ne3\n"
 
