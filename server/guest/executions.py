@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Tuple
 
@@ -86,8 +86,9 @@ class Executions:
         self._running = 0
         self._kept_results = 0  # bytes
         self._kept_logs = 0
-        self._known: OrderedDict[str, Execution] = OrderedDict()
-        self._ended: deque[Execution] = deque()
+        self._known: dict[str, Execution] = {}
+        self._ended: deque[Execution] = deque()  # with what is kept of them
+        self._forgotten: deque[Execution] = deque()  # known by their ids alone
         self._lock = threading.Lock()
 
     def admit(self, name: str, fingerprint: str, about: Head, again: bool) -> tuple[Execution, bool]:
@@ -158,8 +159,11 @@ class Executions:
             self._weigh(old, -1)
             old.answer = None
             old.log.close()
-        while len(self._known) > _KNOWN_IDS and next(iter(self._known.values())).done.is_set():
-            self._known.popitem(last=False)
+            self._forgotten.append(old)
+        while len(self._forgotten) > _KNOWN_IDS:
+            oldest = self._forgotten.popleft()
+            if self._known.get(oldest.name) is oldest:
+                del self._known[oldest.name]
 
     def _take_too_much(self) -> bool:
         return self._kept_results > _KEPT_BYTES or self._kept_logs > _KEPT_LOGS * self._log_limit

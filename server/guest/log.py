@@ -113,6 +113,7 @@ class Log:
         """Let go of everything that was kept; how much there was is still known."""
         with self._lock:
             self._head, self._ring, self._kept_from = 0, 0, self.total
+            self._head_turns, self._ring_turns = array("Q"), array("Q")
             self._spool.close()
 
     @property

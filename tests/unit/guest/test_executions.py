@@ -42,11 +42,21 @@ def test_a_thousand_finished_results_do_not_grow_what_is_kept(executions: Execut
         execution = admit(executions, str(number))
         execution.log.add("stdout", b"x" * 100_000)
         executions.finish(execution, ({"ok": True}, b"x" * 100_000))
-    assert len(executions._known) <= 1025
+    assert len(executions._known) <= 1024 + 64
     kept = [one for one in executions._known.values() if one.answer is not None]
     assert 1 < len(kept) <= 64
     assert sum(len(one.answer[1]) for one in kept if one.answer) <= 4 << 20
     assert sum(kept_of(one) for one in executions._known.values()) <= 4 * LIMIT
+
+
+def test_one_that_runs_for_ever_does_not_keep_the_others_known(executions: Executions) -> None:
+    admit(executions, "terminal")
+    for number in range(3000):
+        executions.finish(admit(executions, str(number)), ({"ok": True}, b""))
+    assert len(executions._known) <= 1 + 1024 + 64
+    assert executions.find("terminal").status == "queued"
+    with pytest.raises(Unknown):
+        executions.find("0")
 
 
 def test_the_newest_result_is_kept_however_large_it_is(executions: Executions) -> None:
