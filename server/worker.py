@@ -19,7 +19,7 @@ from gunicorn.http import errors
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
-from server.api.hangup import Stop
+from server.api.hangup import Stop, interrupt
 from server.api.problems import HEADERS, STATUSES, problem_body
 from server.config import load
 from server.logs import configure_logging
@@ -40,25 +40,32 @@ class Log(Logger):  # type: ignore[misc] # gunicorn ships no types
 class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.active: set[Any] = set()
         self.idle: set[Any] = set()
 
     def handle(self, listener: Any, client: socket.socket, addr: Any) -> None:
         client.settimeout(_PEER_SECONDS)
-        AsyncWorker.handle(self, listener, client, addr)
+        mine = gevent.getcurrent()
+        self.active.add(mine)
+        try:
+            AsyncWorker.handle(self, listener, client, addr)
+        finally:
+            self.active.discard(mine)
 
     def timeout_ctx(self) -> _Idle:
         """Entered whenever a connection waits for its next request."""
         return _Idle(self)
 
     def handle_exit(self, sig: Any, frame: Any) -> None:
-        """Running requests may end; connections that wait for another one need not be waited for."""
+        """Running requests may end; streams, and connections that wait for a request, are not waited for."""
         super().handle_exit(sig, frame)
         for greenlet in list(self.idle):
             greenlet.kill(StopIteration, block=False)
+        interrupt(list(self.active))
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         if isinstance(exc, Stop):
-            return  # it had gone
+            return  # the caller had gone, or the worker shall end
         code, detail = _kind_of(exc)
         if code == "internal_error":
             self.log.exception("a request failed outside the application")

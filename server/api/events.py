@@ -17,7 +17,7 @@ from typing import Any
 from flask import Response, g, request
 
 from server import errors, results
-from server.api.hangup import ClientGone, noticed
+from server.api.hangup import ClientGone, ServerStops, interruptible, noticed
 from server.api.problems import problem_as_json
 from server.api.wiring import key, parts
 from server.executions import Executions
@@ -93,7 +93,7 @@ def _watched(executions: Executions, following: Following, caller: Caller) -> It
     """The events, while the caller is there and may see them."""
     ended = False
     try:
-        with noticed(caller.peer):
+        with interruptible(), noticed(caller.peer):
             for event in _events(executions, following, caller.request_id):
                 yield event
                 ended = event["event"] in ("end", "problem")
@@ -101,6 +101,9 @@ def _watched(executions: Executions, following: Following, caller: Caller) -> It
                     yield _problem(event["seq"], errors.Unauthorized(), caller.request_id)
                     return
     except ClientGone:
+        return
+    except ServerStops:
+        ended = True  # not for its reader, who will be back, but nothing was given up
         return
     finally:
         if following.kill_on_disconnect and not ended:

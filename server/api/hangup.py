@@ -1,10 +1,11 @@
-"""Noticing that a caller has gone while nothing is being sent to it."""
+"""Noticing that a caller has gone while nothing is being sent to it, and that the server wants to stop."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import gevent
 from gevent.socket import wait_read
@@ -15,8 +16,36 @@ class ClientGone(ConnectionResetError):
     """The caller has hung up while something was being done for it."""
 
 
+class ServerStops(Exception):
+    """Whoever follows something may come back to the next server; what is followed goes on."""
+
+
 class Stop(BaseException):
     """Thrown into the midst of that, past everything that takes an exception for a failure of its own."""
+
+
+class Shutdown(Stop):
+    """The same, because the worker shall end."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """In the block, a worker that shall end throws Shutdown instead of waiting."""
+    mine = gevent.getcurrent()
+    setattr(mine, _INTERRUPTIBLE, True)
+    try:
+        yield
+    finally:
+        setattr(mine, _INTERRUPTIBLE, False)
+
+
+def interrupt(busy: Iterable[gevent.Greenlet[..., Any]]) -> None:
+    for one in busy:
+        if getattr(one, _INTERRUPTIBLE, False):
+            one.kill(Shutdown, block=False)
+
+
+_INTERRUPTIBLE = "may_be_interrupted"
 
 
 @contextmanager
@@ -31,6 +60,8 @@ def noticed(peer: socket.socket | None, after: float = 0.0) -> Iterator[None]:
     watcher = gevent.spawn_later(after, _watch, peer, gevent.getcurrent())
     try:
         yield
+    except Shutdown as exc:
+        raise ServerStops from exc
     except Stop as exc:
         raise ClientGone from exc
     finally:

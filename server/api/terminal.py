@@ -19,6 +19,7 @@ from flask import Blueprint, Response, g, request
 
 from server import errors
 from server.api import models, parse
+from server.api.hangup import Shutdown, interruptible
 from server.api.problems import problem_as_json
 from server.api.websocket import Closed, Message, WebSocket
 from server.api.wiring import key, named, parts, tenant
@@ -31,7 +32,7 @@ _LOOK_SECONDS = 5.0  # how long a revoked key's terminals may live on
 _PING_SECONDS = 25.0
 _SILENCE_SECONDS = 60.0
 _LINGER_SECONDS = 2.0
-_NORMAL, _POLICY, _TROUBLE = 1000, 1008, 1011
+_NORMAL, _POLICY, _TROUBLE, _RESTART = 1000, 1008, 1011, 1012
 
 _log = logging.getLogger("sandbox.web")
 
@@ -91,7 +92,11 @@ class Viewer:
             printer.start()
             return self._listen(revoked, idle)
 
-        self._ended(listen)
+        try:
+            with interruptible():
+                self._ended(listen)
+        except Shutdown:
+            self.socket.close(_RESTART, "restart")
         self.socket.linger(_LINGER_SECONDS)
 
     def _greet(self, told: Told, asked: models.OpenTerminal) -> None:
