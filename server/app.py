@@ -20,6 +20,7 @@ from server import instance as installation
 from server.api import describe, executions, problems, sessions, status, terminal, tickets
 from server.api.auth import Gate, client_address
 from server.api.parse import LargeBodies
+from server.api.turns import Turns
 from server.api.windows import WorkerStorage
 from server.api.wiring import Parts
 from server.config import Config
@@ -59,7 +60,7 @@ def build(config: Config) -> Flask:
     running = Executions(config, domain, guests, Detached(store), tally, time.time)
     passes = Tickets(instance, store, time.time)
     app.extensions["sandbox"] = Parts(
-        config, domain, running, passes, store.is_revoked, Readiness(store, keeper), LargeBodies()
+        config, domain, running, passes, store.is_revoked, Readiness(store, keeper), LargeBodies(), Turns()
     )
     limiter = Limiter(client_address, storage_uri=f"{WorkerStorage.STORAGE_SCHEME[0]}://")
     app.extensions["limiter"] = {limiter}  # no hooks of its own around each request: the gate asks it

@@ -36,7 +36,7 @@ _ANSWER_GRACE = (
 )
 _HEAD_LIMIT = 4 << 20
 TERMINAL = "terminal."  # what the ids of terminals begin with; no caller can choose such a one
-LARGEST_BATCH = 256 << 10  # bytes of a log that are read at once
+LARGEST_BATCH = 64 << 10  # bytes of a log that are read at once
 SESSION_STREAMS = 64  # callers who may wait for something of one session at once; the guest has room for more
 _LIST_SECONDS = 5.0
 _START_GRACE = 50.0  # beyond the time to wait: an interpreter may have to be started first

@@ -19,6 +19,7 @@ from flask import Response, g, request
 from server import errors, results
 from server.api.hangup import ClientGone, ServerStops, interruptible, noticed
 from server.api.problems import problem_as_json
+from server.api.turns import Turns
 from server.api.wiring import key, parts
 from server.executions import Executions
 from server.guest_answers import Batch, Told
@@ -45,6 +46,10 @@ class Following:
     def execution(self) -> str:
         return self.told.execution.id
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.tenant, self.session_id, self.execution
+
 
 @dataclass(frozen=True)
 class Caller:
@@ -65,65 +70,89 @@ def response(following: Following, leave: Callable[[], None] | None = None) -> R
     """The stream; `leave` if it is counted already."""
     leave = leave or parts().executions.enter_stream(following.tenant, following.session_id)
     accepted = request.accept_mimetypes.best_match([_SSE, _NDJSON], _SSE)
-    encode = _line if accepted == _NDJSON else _message
     # All that belongs to the request is read now: the stream outlives it.
     caller = Caller(
         request.environ.get("gunicorn.socket"), partial(parts().is_revoked, key().id), g.request_id
     )
-    answer = Response(_encoded(_watched(parts().executions, following, caller), encode), mimetype=accepted)
+    encode = _line if accepted == _NDJSON else _message
+    stream = Stream(parts().executions, following, caller, parts().turns, encode)
+    answer = Response(stream.chunks(), mimetype=accepted)
     answer.headers["X-Accel-Buffering"] = "no"  # for a proxy that is not configured for streams
     answer.call_on_close(leave)
     return answer
 
 
+class Stream:
+    """What one caller gets: a chunk for each batch of the log, however many events are in it."""
+
+    def __init__(
+        self,
+        executions: Executions,
+        following: Following,
+        caller: Caller,
+        turns: Turns,
+        encode: Callable[[Event], str],
+    ) -> None:
+        self._executions = executions
+        self._following = following
+        self._caller = caller
+        self._turns = turns
+        self._encode = encode
+        self._seq = following.after or 0
+        self._over = False
+
+    def chunks(self) -> Iterator[bytes]:
+        """While the caller is there and may see them."""
+        try:
+            with interruptible(), noticed(self._caller.peer):
+                for chunk in self._follow():
+                    yield chunk
+                    if self._caller.is_revoked():
+                        yield self._written(self._problem(errors.Unauthorized()))
+                        return
+        except ClientGone:
+            return
+        except ServerStops:
+            self._over = True  # not for its reader, who will be back, but nothing was given up
+            return
+        finally:
+            if self._following.kill_on_disconnect and not self._over:
+                self._executions.cancel(*self._following.place)
+
+    def _follow(self) -> Iterator[bytes]:
+        if self._following.after is None:
+            yield self._written(_start(self._following))
+        try:
+            for batch in self._executions.follow(*self._following.place, self._seq):
+                with self._turns.taken(self._following.tenant, batch.end - batch.begin):
+                    chunk = self._written(*_of_batch(self._seq, batch))
+                self._seq = max(self._seq, batch.end)
+                yield chunk
+            told = self._executions.tell(*self._following.place)
+            last = self._written(_end(self._seq + 1, self._following, told))
+        except errors.SandboxError as exc:
+            last = self._written(self._problem(exc))
+        self._over = True
+        yield last
+
+    def _written(self, *events: Event) -> bytes:
+        return "".join(map(self._encode, events)).encode()
+
+    def _problem(self, error: errors.SandboxError) -> Event:
+        problem = problem_as_json(error, self._caller.request_id)
+        return {"event": "problem", "seq": self._seq, "problem": problem}
+
+
 def _message(event: Event) -> str:
-    return f"id: {event['seq']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+    return f"id: {event['seq']}\nevent: {event['event']}\ndata: {_json(event)}\n\n"
 
 
 def _line(event: Event) -> str:
-    return json.dumps(event) + "\n"
+    return _json(event) + "\n"
 
 
-def _encoded(events: Iterator[Event], encode: Callable[[Event], str]) -> Iterator[bytes]:
-    for event in events:
-        yield encode(event).encode()
-
-
-def _watched(executions: Executions, following: Following, caller: Caller) -> Iterator[Event]:
-    """The events, while the caller is there and may see them."""
-    ended = False
-    try:
-        with interruptible(), noticed(caller.peer):
-            for event in _events(executions, following, caller.request_id):
-                yield event
-                ended = event["event"] in ("end", "problem")
-                if caller.is_revoked():
-                    yield _problem(event["seq"], errors.Unauthorized(), caller.request_id)
-                    return
-    except ClientGone:
-        return
-    except ServerStops:
-        ended = True  # not for its reader, who will be back, but nothing was given up
-        return
-    finally:
-        if following.kill_on_disconnect and not ended:
-            executions.cancel(following.tenant, following.session_id, following.execution)
-
-
-def _events(executions: Executions, following: Following, request_id: str) -> Iterator[Event]:
-    seq = following.after or 0
-    if following.after is None:
-        yield _start(following)
-    try:
-        for batch in executions.follow(following.tenant, following.session_id, following.execution, seq):
-            yield from _of_batch(seq, batch)
-            seq = max(seq, batch.end)
-            if not batch.pieces and not batch.ended:
-                yield {"event": "keepalive", "seq": seq}
-        told = executions.tell(following.tenant, following.session_id, following.execution)
-        yield _end(seq + 1, following, told)
-    except errors.SandboxError as exc:
-        yield _problem(seq, exc, request_id)
+def _json(event: Event) -> str:
+    return json.dumps(event, ensure_ascii=False)
 
 
 def _start(following: Following) -> Event:
@@ -141,6 +170,8 @@ def _start(following: Following) -> Event:
 def _of_batch(seq: int, batch: Batch) -> Iterator[Event]:
     if batch.begin > seq:
         yield {"event": "gap", "seq": batch.begin, "from": seq, "to": batch.begin}
+    if not batch.pieces and not batch.ended:
+        yield {"event": "keepalive", "seq": max(seq, batch.begin)}
     seq = batch.begin
     for stream, data in batch.pieces:
         seq += len(data)
@@ -160,7 +191,3 @@ def _end(seq: int, following: Following, told: Told) -> Event:
     answer = told.answer
     result = None if answer is None else results.facts(answer, following.session_id, following.execution)
     return {"event": "end", "seq": seq, "result": result}
-
-
-def _problem(seq: int, error: errors.SandboxError, request_id: str) -> Event:
-    return {"event": "problem", "seq": seq, "problem": problem_as_json(error, request_id)}

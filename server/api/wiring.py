@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flask import current_app, g
 
 from server.api.parse import LargeBodies
+from server.api.turns import Turns
 from server.config import Config
 from server.executions import Executions
 from server.readiness import Readiness
@@ -25,6 +26,7 @@ class Parts:
     is_revoked: Callable[[str], bool]
     readiness: Readiness
     large_bodies: LargeBodies
+    turns: Turns
 
 
 def parts() -> Parts:

@@ -20,6 +20,7 @@ from .bell import Bell
 STREAMS = ("stdout", "stderr")
 EVER = 1 << 62  # no log gets that long: who waits for more waits for the end
 _IN_MEMORY = 64 << 10
+_MOST_PIECES = 512  # in one batch
 _MOST_TURNS = 16 << 10  # for each half: a command that changes streams with every byte is bounded too
 
 Piece = Tuple[str, bytes]
@@ -149,7 +150,7 @@ class Log:
         pieces: list[Piece] = []
         at = begin
         which = bisect_right(turns, at << 1 | 1) - 1
-        while at < stop:
+        while at < stop and len(pieces) < _MOST_PIECES:
             until = min(stop, turns[which + 1] >> 1) if which + 1 < len(turns) else stop
             pieces.append((STREAMS[turns[which] & 1], self._stored(at, until)))
             at, which = until, which + 1

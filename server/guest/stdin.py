@@ -80,7 +80,7 @@ class Input:
             return False
         except OSError:  # the command reads no more
             self._give_up()
-        if self._closing:
+        if self._closing and not self._is_terminal:  # to close a terminal is to hang up on what runs there
             self._shut()
         return True
 
