@@ -127,8 +127,8 @@ def test_a30_a_flood_that_nobody_reads_fills_nothing(
     with neighbour.undisturbed():
         execution = start(session, command, **({"pty": pty} if pty else {}))
         with hanging(session, *[f"{execution}/events"] * 3):
-            printed(session, execution, 1 << 20)
-            until = time.monotonic() + 2
+            printed(session, execution, 200_000)
+            until = time.monotonic() + 1.5
             while time.monotonic() < until:
                 assert resident(guest) - before < GUEST_GROWTH
                 assert spilled(guest) <= LOG_LIMIT + (1 << 20)
@@ -175,9 +175,9 @@ def test_a34_eager_readers_of_a_flood_hold_up_nobody_else(
 ) -> None:
     """All that can be read is read, by many: the server still has time for its other callers."""
     execution = start(session, command)
-    printed(session, execution, 1 << 20)
+    printed(session, execution, 500_000)
     with neighbour.undisturbed(), reading(session, readers, execution):
-        time.sleep(3)
+        time.sleep(2.5)
     cancel(session, execution)
 
 
@@ -237,7 +237,7 @@ def test_a33_a_response_to_a_query_is_not_made_up(session: Session) -> None:
     """A program asks the terminal who it is: nobody answers for one that nobody watches."""
     listen = r"stty raw -echo min 0 time 5; printf '\033[6n\033[c\033[5n'; wc -c; stty sane"
     execution = start(session, listen, pty=SCREEN)
-    assert told(session, execution, wait=20)["result"]["output"].split()[-1] == "0"
+    assert told(session, execution, wait=20)["result"]["output"].strip().endswith("n0")
 
 
 def test_a103_names_with_control_characters_do_not_reach_the_log(session: Session) -> None:
