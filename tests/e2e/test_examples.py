@@ -35,6 +35,12 @@ def test_the_first_example_shows_what_it_says(python: str, stack: Stack) -> None
     assert "STILL HERE, AFTER THE TIMEOUT" in run(python, "basic.py", stack)
 
 
+def test_the_streaming_example_shows_what_it_says(python: str, stack: Stack) -> None:
+    said = run(python, "streaming.py", stack)
+    assert "stdout: step 1\nstdout: step 2\nstdout: step 3\nstderr: oops\nexit code 3\n" in said
+    assert "its log so far: hello, Ada\ncancelled: True\n" in said
+
+
 def test_the_agent_on_langgraph_mends_its_own_mistake(python: str, stack: Stack) -> None:
     said = run(python, "langgraph_agent.py", stack)
     assert "NameError" in said

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from stack import Stack
 
+from server.api.answers import ExecutionAnswer, Result, SessionAnswer, TicketAnswer
 from server.api.describe import description
-from server.api.models import CreateSession, Execute, Result, SessionAnswer
+from server.api.models import CreateSession, Execute, Input, NewTicket, OpenTerminal, Screen, Signal
 from server.api.problems import STATUSES
 from server.app import build
 from server.config import Config, load
@@ -49,9 +50,9 @@ def home(stack: Stack, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def bash(script: str, stack: Stack, env: dict[str, str]) -> str:
     """As it stands, but for the port and the virtual environment of this test."""
-    script = script.replace("localhost:5000", f"127.0.0.1:{stack.port}").replace(
-        ".venv/bin/python", sys.executable
-    )
+    script = script.replace("localhost:5000", f"127.0.0.1:{stack.port}")
+    script = script.replace(".venv/bin/python", sys.executable)
+    script = script.replace(".venv/bin/sandbox", f"{sys.executable} -m sandbox_client.cli")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         env=env,
@@ -79,7 +80,7 @@ def test_the_python_block_gives_the_stated_output(home: dict[str, str]) -> None:
 def test_the_shell_blocks_work(stack: Stack, home: dict[str, str]) -> None:
     """The first one is quickstart itself, which test_quickstart.py runs; the others are run here."""
     first, example, curl = blocks("sh")
-    assert "SandboxClient" not in bash(example, stack, home)
+    assert bash(example, stack, home).endswith("hello from Linux\nexit code 3\n")
     executed, closed = bash(curl, stack, home).splitlines()
     assert json.loads(executed)["output"] == "hello from user\n"
     assert json.loads(closed)["status"] == "closed"
@@ -160,6 +161,8 @@ def test_every_path_is_documented(stack: Stack) -> None:
 
 
 def test_every_field_is_documented() -> None:
-    for model in (CreateSession, Execute, SessionAnswer, Result):
-        for name in model.model_fields:
-            assert f"`{name}`" in API, (model.__name__, name)
+    requests = (CreateSession, Execute, Signal, Input, Screen, NewTicket, OpenTerminal)
+    for model in (*requests, SessionAnswer, Result, ExecutionAnswer, TicketAnswer):
+        for name, field in model.model_fields.items():
+            word = re.escape(field.alias or name)
+            assert re.search(rf'[`"{{ ]{word}["`]', API), (model.__name__, name)
