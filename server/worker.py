@@ -25,6 +25,8 @@ from server.config import load
 from server.logs import configure_logging
 
 _PEER_SECONDS = 30.0
+# The kernel would let it grow to megabytes for each peer that takes nothing, all of it the host's memory.
+_SEND_BUFFER = 128 << 10
 
 
 class Log(Logger):  # type: ignore[misc] # gunicorn ships no types
@@ -45,6 +47,7 @@ class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
 
     def handle(self, listener: Any, client: socket.socket, addr: Any) -> None:
         client.settimeout(_PEER_SECONDS)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         mine = gevent.getcurrent()
         self.active.add(mine)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -117,10 +118,11 @@ def follow_events(session_id: str, execution_id: str) -> Answered | tuple[str, i
 def log(session_id: str, execution_id: str) -> Response:
     asked = parse.query_of(models.GetLog, request.args.to_dict())
     told = parts().executions.tell(tenant(), named(session_id), execution_id).execution
-    read = partial(parts().executions.read, tenant(), session_id, execution_id)
-    pieces = _pieces(read, told.total)
+    leave = parts().executions.enter_stream(tenant(), session_id)
+    pieces = _pieces(partial(parts().executions.read, tenant(), session_id, execution_id), told.total)
     body = (data for stream, data in pieces if asked.stream in (None, stream))
     response = Response(body, mimetype="application/octet-stream")
+    response.call_on_close(leave)
     response.headers["Content-Disposition"] = 'attachment; filename="execution.log"'
     response.headers["X-Log-Bytes"] = str(told.total)
     if told.missing:
@@ -132,7 +134,10 @@ def _pieces(read: Callable[[int], Batch], until: int) -> Iterator[tuple[str, byt
     """What is kept of the log, as long as it was when it was asked for."""
     at = 0
     while at < until:
-        batch = read(at)
+        try:
+            batch = read(at)
+        except errors.SandboxError as exc:  # too late for a problem: what is cut off must not look whole
+            raise ConnectionResetError(errno.ECONNRESET, exc.code) from exc
         if batch.end <= at:
             return
         at = batch.begin

@@ -729,10 +729,15 @@ def opened_small(small: Stack) -> Iterator[Open]:
         session.close()
 
 
+def waited_for(session: Session) -> None:
+    """A call that somebody waits for, until the execution is deleted."""
+    session.execute("sleep 50", shell=None, execution_id="waited", timeout=60)
+
+
 def test_a_tenant_at_its_limit_says_which_across_sessions_and_workers(opened_small: Open) -> None:
     one, other = opened_small(), opened_small()
     ids = [background(one, "sleep 60"), background(one, "sleep 60"), background(other, "sleep 60")]
-    waiting = threading.Thread(target=lambda: other.execute("sleep 2", shell=None))
+    waiting = threading.Thread(target=waited_for, args=(other,))
     waiting.start()
     until(lambda: len(listed(other)) == 2)
     for answer in (
@@ -743,6 +748,7 @@ def test_a_tenant_at_its_limit_says_which_across_sessions_and_workers(opened_sma
     ):
         body = problem(answer, 429, "too_many_executions")
         assert (body["limit"], body["scope"], body["retryable"]) == (4, "tenant", True)
+    delete(other, "waited")
     waiting.join(20)
     delete(one, ids[0])
     assert one.output("echo room") == "room\n"
@@ -771,10 +777,11 @@ def test_commands_that_ended_unnoticed_are_counted_out_beside_those_that_run(ope
     session = opened_small()
     for _ in range(3):
         background(session, "true")
-    waiting = threading.Thread(target=lambda: session.execute("sleep 6", shell=None))
+    waiting = threading.Thread(target=waited_for, args=(session,))
     waiting.start()
     until(lambda: [one["status"] for one in listed(session)] == ["ended"] * 3 + ["running"])
     until(lambda: started(session, "true", background=True).status_code == 201, 4)
+    delete(session, "waited")
     waiting.join(20)
 
 

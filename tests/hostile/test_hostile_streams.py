@@ -191,6 +191,26 @@ def test_a30_logs_of_many_floods_are_let_go(session: Session) -> None:
     assert resident(guest) - before < GUEST_GROWTH
 
 
+def tcp_memory() -> int:
+    """Bytes that the kernel holds for all connections of the machine."""
+    found = re.search(r"TCP: .* mem (\d+)", Path("/proc/net/sockstat").read_text())
+    assert found is not None
+    return int(found[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a21_downloads_that_nobody_reads_do_not_fill_the_kernel(
+    session: Session, neighbour: Neighbour
+) -> None:
+    """What the server has sent and nobody took lies in the host's memory, which has one limit for all."""
+    execution = start(session, "head -c 16000000 /dev/zero")
+    assert told(session, execution, wait=20)["status"] == "ended"
+    before = tcp_memory()
+    with neighbour.undisturbed(), hanging(session, *[f"{execution}/log"] * 100):
+        time.sleep(1.5)
+        assert tcp_memory() - before < 100 << 20
+    session.is_usable()
+
+
 def test_a_log_that_was_let_go_holds_no_memory() -> None:
     """Also not where its streams took turns: the guest knows a thousand logs that it has let go."""
     log = Log(1 << 20, "/tmp")
