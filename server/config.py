@@ -42,6 +42,20 @@ def _count(raw: str) -> int:
     return value
 
 
+def _amount(raw: str) -> int:
+    value = int(raw)
+    if not 0 <= value < 1e9:
+        raise ValueError("must be a whole number, 0 or more")
+    return value
+
+
+def _languages(raw: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in raw.split(",") if part.strip())
+    if not set(names) <= {"bash", "python"}:
+        raise ValueError("must be bash, python, or both with a comma between them")
+    return names
+
+
 def _cpus(raw: str) -> float:
     value = float(raw)
     if not 0.01 <= value <= 1024:
@@ -121,6 +135,11 @@ class Config:
     state_dir: str = _setting("", _text, "where everything that must survive a restart lives")
     bind: str = _setting("127.0.0.1:5000", _address, "address and port of the HTTP server")
     hosts: tuple[str, ...] = _setting("localhost,127.0.0.1,[::1]", _names, "Host names answered; * for any")
+    pool_min: int = _setting("2", _amount, "warm sandboxes kept at least, for each image")
+    pool_max: int = _setting("16", _amount, "warm sandboxes kept at most, for each image; 0: none")
+    pool_languages: tuple[str, ...] = _setting(
+        "bash", _languages, "interpreters that warm sandboxes have running"
+    )
     web_workers: int = _setting("2", _count, "gunicorn workers")
     web_user: str = _setting("", _text, "user the workers become when started by root")
     images: Mapping[str, str] = _setting(
@@ -210,6 +229,7 @@ def _reason(exc: ValueError) -> str:
 
 def _checked(config: Config) -> Config:
     for small, large in (
+        ("pool_min", "pool_max"),
         ("memory", "memory_max"),
         ("cpus", "cpus_max"),
         ("lease", "lease_max"),

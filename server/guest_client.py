@@ -13,7 +13,7 @@ import socket
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -97,6 +97,14 @@ class GuestClient:
     def bind(self, sandbox: Sandbox, binding: Binding, deadline: float) -> None:
         head = {"verb": "bind", "gid": binding.uid, **vars(binding)}
         self._ask(sandbox, head, b"", deadline)
+
+    def prepare(self, sandbox: Sandbox, languages: Sequence[str]) -> None:
+        """Have interpreters started before anybody waits for them."""
+        self._simply(sandbox, {"verb": "prepare", "languages": list(languages)}, _START_GRACE)
+
+    def adopt(self, sandbox: Sandbox, env: dict[str, str]) -> None:
+        """Tell a prepared sandbox whose it is: the variables of the session that has claimed it."""
+        self._simply(sandbox, {"verb": "adopt", "env": env})
 
     def run(self, sandbox: Sandbox, execution: str, fingerprint: str, command: Command) -> Answer:
         """Run a command and wait for its end."""

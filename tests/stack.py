@@ -45,6 +45,8 @@ class Stack:
             "SANDBOX_WEB_USER": "nobody",
             "SANDBOX_EXECUTIONS_MAX": "16",
             "SANDBOX_PROCESSES": "64",
+            "SANDBOX_POOL_MIN": "0",
+            "SANDBOX_POOL_MAX": "0",
             **settings,
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -35,6 +35,9 @@ class Bash(Kept):
         self._last_status = 0
         self._write((_PREPARE + self._tell(READY)).encode())
 
+    def setting(self, env: dict[str, str]) -> str:
+        return "\\builtin export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
+
     def _run(self, work: Work, output: Output) -> Outcome:
         came_from, went_to = self._go(work.cwd) if work.cwd else ("", "")
         token = self._token()

@@ -77,6 +77,10 @@ class Kept(ABC):
         """How the interpreter is started. The first thing it does is to report itself `READY`."""
 
     @abstractmethod
+    def setting(self, env: dict[str, str]) -> str:
+        """A command that sets variables for good."""
+
+    @abstractmethod
     def _run(self, work: Work, output: Output) -> Outcome:
         """Run one command in the living interpreter, by way of `_obey`."""
 
@@ -91,9 +95,7 @@ class Kept(ABC):
             if lost:
                 self._clear()
             try:
-                if self._child is None:
-                    self._start()
-                    self._await_ready()
+                self.prepare()
                 outcome = self._run(work, output)
                 outcome.usage = self._usage
             except NeverRead:
@@ -104,6 +106,12 @@ class Kept(ABC):
             outcome.restarted |= lost
             return outcome
         return self._bury(output, timed_out=False)
+
+    def prepare(self) -> None:
+        """Start it, if it does not run. Raises Died."""
+        if self._child is None:
+            self._start()
+            self._await_ready()
 
     @property
     def alive(self) -> bool:

@@ -87,6 +87,20 @@ class Session:
         except tuple(_REFUSALS) as exc:
             raise Refused(_code_of(exc)) from exc
 
+    def prepare(self, head: Head, _: Body) -> Reply:
+        """Start interpreters before anybody needs them."""
+        for language in head["languages"]:
+            self.shells.prepare(language)
+        return {"ok": True}, b""
+
+    def adopt(self, head: Head, _: Body) -> Reply:
+        """A session has claimed this sandbox: its variables, which were not known before."""
+        env = {str(name): str(value) for name, value in head["env"].items()}
+        if env:
+            self.ground.env.update(env)
+            self.shells.adopt(env)
+        return {"ok": True}, b""
+
     def run(self, head: Head, body: Body) -> Reply:
         """Start a command, or join it, and wait for its end; at most `wait` seconds if that is given."""
         name, fingerprint = str(head["execution"]), str(head["fingerprint"])
@@ -219,6 +233,8 @@ class Session:
 
 
 _VERBS: dict[str, Callable[[Session, Head, Body], Reply]] = {
+    "prepare": Session.prepare,
+    "adopt": Session.adopt,
     "run": Session.run,
     "list": Session.list,
     "signal": Session.signal,

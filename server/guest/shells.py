@@ -16,6 +16,8 @@ from .python import Python
 from .work import Outcome, Work
 
 MOST_SHELLS = 16
+MAIN = "main"
+_PREPARE_SECONDS = 20.0
 LANGUAGES: dict[str, type[Kept]] = {"bash": Bash, "python": Python}
 
 
@@ -86,6 +88,21 @@ class Shells:
             return shell.kept.run(work, output)
         finally:
             shell.turn.release()
+
+    def prepare(self, language: str) -> None:
+        """Start the interpreter that a session's first command would have to wait for."""
+        shell = self._named(language, MAIN)
+        if shell.turn.acquire(_PREPARE_SECONDS, Control()):
+            try:
+                shell.kept.prepare()
+            finally:
+                shell.turn.release()
+
+    def adopt(self, env: dict[str, str]) -> None:
+        """Tell the interpreters that run already what those started from now on will know."""
+        for (language, name), shell in list(self._shells.items()):
+            if shell.kept.alive:
+                self.run(language, name, Work(shell.kept.setting(env), _PREPARE_SECONDS), Output(0))
 
     def run_once(self, language: str, work: Work, output: Output) -> Outcome:
         """In an interpreter that is made for this command and ends with it."""

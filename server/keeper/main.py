@@ -20,6 +20,8 @@ from server import config as configuration
 from server import instance as installation
 from server.config import BadConfig, Config
 from server.guest_client import GuestClient
+from server.keeper.filler import Filler
+from server.keeper.pool import Pool
 from server.keeper.reaper import Reaper
 from server.keeper.runtime import Runtime, RuntimeFailed
 from server.keeper.runtime.docker import DockerRuntime
@@ -141,7 +143,9 @@ def run(config: Config) -> None:
     runtime = DockerRuntime(config, instance.id, owner.gid)
     storage = Storage(config.sandboxes_dir, owner)
     guests = GuestClient(config.output_limit, config.executions_max)
-    sandboxes = Sandboxes(config, instance, store, runtime, storage, guests, time.time)
+    pool = Pool(config.pool_min, config.pool_max)
+    sandboxes = Sandboxes(config, instance, store, runtime, storage, guests, pool, time.time)
+    filler = Filler(config, pool, runtime, sandboxes)
     sandboxes.claim_uids(runtime.seen())
     reaper = Reaper(store, runtime, storage, sandboxes, time.time)
     reaper.expire()
@@ -157,7 +161,9 @@ def run(config: Config) -> None:
     }
     reaper.start()
     selfcheck.start()
+    filler.start()
     _serve_until_told_to_stop(server)
+    filler.stop()
     reaper.stop()
     config.keeper_socket.unlink(missing_ok=True)
     store.close()

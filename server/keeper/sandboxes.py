@@ -22,6 +22,7 @@ from server.guest import protocol
 from server.guest_client import TERMINAL, Binding, GuestClient, GuestSilent, Sandbox
 from server.instance import Instance
 from server.keeper.appearance import wait_for_name
+from server.keeper.pool import Pool
 from server.keeper.runtime import Runtime, RuntimeFailed, Seen, Spec
 from server.keeper.storage import Storage
 from server.store import Session, Store
@@ -54,8 +55,10 @@ class Sandboxes:
         runtime: Runtime,
         storage: Storage,
         guests: GuestClient,
+        pool: Pool,
         clock: Callable[[], float],
     ) -> None:
+        self._pool = pool
         self._config = config
         self._instance = instance
         self._store = store
@@ -105,30 +108,82 @@ class Sandboxes:
     def _open(self, wanted: Wanted) -> None:
         if not self._is_opening(wanted.session):
             return  # an earlier asking has done it, or nobody waits any more
+        self._pool.note_demand(wanted.image)
+        opened = self._claimed(wanted) or self._made(wanted)
+        try:
+            if not self._store.attach(wanted.session, opened.id, opened.address, self._clock()):
+                raise RuntimeFailed("The session was given up while its sandbox was being opened.")
+        except BaseException:
+            self.close(opened.id)
+            raise
+        finally:
+            self._let_go(opened.id)
+
+    def _claimed(self, wanted: Wanted) -> Sandbox | None:
+        """A warm one, told whose it is. They are all of the default size."""
+        if (wanted.memory, wanted.cpus) != (self._config.memory, self._config.cpus):
+            return None
+        while (warm := self._pool.take(wanted.image)) is not None:
+            try:
+                self._guests.adopt(warm.sandbox, wanted.env)
+                return warm.sandbox
+            except (GuestSilent, GuestUnavailable):
+                _log.warning("a warm sandbox was dead", extra={"fields": {"sandbox": warm.sandbox.id}})
+                self.discard(warm.sandbox.id)
+            finally:
+                self._guests.forget(warm.sandbox.id)
+        return None
+
+    def _made(self, wanted: Wanted) -> Sandbox:
+        """A new one. It stays in hand: the caller lets go of it, or closes it."""
         sandbox = secrets.token_hex(16)
         with self._places:
             uid = self._take_in_hand(sandbox)
             try:
-                opened = self._start(sandbox, uid, wanted)
-                if not self._store.attach(wanted.session, sandbox, opened.address, self._clock()):
-                    raise RuntimeFailed("The session was given up while its sandbox was being opened.")
+                return self._start(sandbox, uid, wanted)
             except BaseException:
-                self.close(sandbox)
+                self.discard(sandbox)
                 raise
-            finally:
-                self._let_go(sandbox)
+
+    def warm_up(self, image: str) -> Sandbox:
+        """A sandbox for the pool, with its interpreters started. It stays in hand until it is claimed."""
+        made = self._made(Wanted("", image, self._config.memory, self._config.cpus, {}))
+        try:
+            self._guests.prepare(made, self._config.pool_languages)
+        except (GuestSilent, GuestUnavailable) as exc:
+            self.discard(made.id)
+            raise RuntimeFailed("A sandbox for the pool did not get ready.", str(exc)) from exc
+        finally:
+            self._guests.forget(made.id)
+        return made
+
+    def answers(self, sandbox: Sandbox) -> bool:
+        try:
+            return self._guests.is_bound(sandbox)
+        except (GuestSilent, GuestUnavailable):
+            return False
+
+    def discard(self, sandbox: str) -> None:
+        """Close what no session has."""
+        try:
+            self.close(sandbox)
+        finally:
+            self._let_go(sandbox)
+
+    def is_busy(self) -> bool:
+        """Whether somebody waits for a sandbox right now."""
+        with self._lock:
+            return bool(self._opening)
 
     @contextmanager
     def trial(self, wanted: Wanted) -> Iterator[Sandbox]:
         """A sandbox of nobody's, gone at the end of the block."""
-        sandbox = secrets.token_hex(16)
-        uid = self._take_in_hand(sandbox)
+        made = self._made(wanted)
         try:
-            yield self._start(sandbox, uid, wanted)
+            yield made
         finally:
-            self._guests.forget(sandbox)
-            self.close(sandbox)
-            self._let_go(sandbox)
+            self._guests.forget(made.id)
+            self.discard(made.id)
 
     def _start(self, sandbox: str, uid: int, wanted: Wanted) -> Sandbox:
         began = time.monotonic()

@@ -53,5 +53,8 @@ class Runtime(Protocol):
     def delete(self, sandbox: str) -> None:
         """Gone when this returns; idempotent."""
 
+    def image_id(self, reference: str) -> str | None:
+        """What a reference means now; None if there is no such image."""
+
     def check(self, images: Iterable[str]) -> dict[str, str]:
         """What is wrong, by what it is about; empty when all is well."""

@@ -101,6 +101,14 @@ class DockerRuntime:
         except _FAILURES as exc:
             raise _explained(exc) from exc
 
+    def image_id(self, reference: str) -> str | None:
+        try:
+            return str(self._api.inspect_image(reference)["Id"])  # type: ignore[no-untyped-call]
+        except docker.errors.ImageNotFound:
+            return None
+        except _FAILURES as exc:
+            raise _explained(exc) from exc
+
     def check(self, images: Iterable[str]) -> dict[str, str]:
         problems = {}
         try:

@@ -1,0 +1,84 @@
+"""Keeps the pool as full as demand wants it: one sandbox at a time, while nobody waits for the engine.
+
+A warm sandbox whose image is no longer the one of that name, or whose guest does not answer, goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from server.config import Config
+from server.keeper.pool import Pool, Warm
+from server.keeper.runtime import Runtime, RuntimeFailed
+from server.keeper.sandboxes import Sandboxes
+
+_LOOK_SECONDS = 5.0
+_RESERVE = 0.1  # of the host's memory is left alone
+
+_log = logging.getLogger("sandbox.pool")
+
+
+class Filler:
+    def __init__(self, config: Config, pool: Pool, runtime: Runtime, sandboxes: Sandboxes) -> None:
+        self._config = config
+        self._pool = pool
+        self._runtime = runtime
+        self._sandboxes = sandboxes
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        if self._config.pool_max:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """The next keeper starts with a pool of its own: nothing of this one is left behind."""
+        for warm in self._pool.close():
+            self._discard(warm)
+        if self._thread.is_alive():
+            self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        while self._pool.await_change(_LOOK_SECONDS):
+            try:
+                self._tend()
+            except RuntimeFailed as exc:
+                _log.warning("could not fill the pool: %s", exc, extra={"fields": {"words": exc.words}})
+
+    def _tend(self) -> None:
+        for image, reference in self._config.images.items():
+            current = self._runtime.image_id(reference)
+            self._remove_spoilt(image, current)
+            while self._pool.lacks(image) < 0 and (surplus := self._pool.take(image)) is not None:
+                self._discard(surplus)
+            if current is not None and self._pool.lacks(image) > 0 and self._may_add():
+                self._add(image, current)
+
+    def _remove_spoilt(self, image: str, current: str | None) -> None:
+        for warm in self._pool.waiting():
+            good = warm.made_of == current and self._sandboxes.answers(warm.sandbox)
+            if warm.image == image and not good and self._pool.drop(warm):
+                _log.info("discarded", extra={"fields": {"sandbox": warm.sandbox.id}})
+                self._discard(warm)
+
+    def _may_add(self) -> bool:
+        return not self._sandboxes.is_busy() and _memory_left() > _RESERVE
+
+    def _add(self, image: str, made_of: str) -> None:
+        warm = Warm(self._sandboxes.warm_up(image), image, made_of)
+        if not self._pool.put(warm):
+            self._discard(warm)
+
+    def _discard(self, warm: Warm) -> None:
+        try:
+            self._sandboxes.discard(warm.sandbox.id)
+        except RuntimeFailed as exc:  # the reconciler finds it
+            _log.warning("could not remove a warm sandbox: %s", exc, extra={"fields": {"words": exc.words}})
+
+
+def _memory_left() -> float:
+    """The part of the host's memory that could still be used."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return sizes["MemAvailable"] / sizes["MemTotal"]
