@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 KINDS = ("executions", "streams")
-_PLACES = 4096  # tenants in a region, give or take; those beyond share a counter
+_PLACES = 4096  # tenants and sessions in a region, give or take
 _TRIES = 8
 _PLACE = struct.Struct("<QII")
 _WINDOW = struct.Struct("<" + "QII" * _TRIES)
 _REGION_BYTES = _PLACES * _PLACE.size
+_NONE = [0, 0]
 
 
 class Tally:
@@ -30,7 +31,8 @@ class Tally:
         self._path = path
         self._regions = 2 * workers + 2  # at a reload the old workers and the new ones live side by side
         self._map: mmap.mmap | None = None
-        self._mine = 0
+        self._mine: int | None = None
+        self._apart: dict[int, list[int]] = {}  # what found no place: counted by this worker alone
 
     @contextmanager
     def counted(self, kind: str, tenant: str, most: int) -> Iterator[bool]:
@@ -53,30 +55,39 @@ class Tally:
         self._add(kind, tenant, -1)
 
     def count(self, kind: str, tenant: str) -> int:
-        shared, key = self._opened(), _key(tenant)
-        which = 1 + KINDS.index(kind)
-        found = 0
+        shared, key, which = self._opened(), _key(tenant), KINDS.index(kind)
+        found = self._apart.get(key, _NONE)[which]
         for region in range(self._regions):
             window = _WINDOW.unpack_from(shared, _window_at(region, key))
             if key in window[::3]:
-                found += window[3 * window[::3].index(key) + which]
+                found += window[3 * window[::3].index(key) + 1 + which]
         return found
 
     def _add(self, kind: str, tenant: str, change: int) -> None:
-        shared, key = self._opened(), _key(tenant)
-        offset = self._place(shared, key)
-        counts = list(_PLACE.unpack_from(shared, offset)[1:])
-        counts[KINDS.index(kind)] = max(0, counts[KINDS.index(kind)] + change)
-        _PLACE.pack_into(shared, offset, key, *counts)
+        shared, key, which = self._opened(), _key(tenant), KINDS.index(kind)
+        offset = None if key in self._apart else self._place(shared, key)
+        counts = list(
+            self._apart.get(key, _NONE) if offset is None else _PLACE.unpack_from(shared, offset)[1:]
+        )
+        counts[which] = max(0, counts[which] + change)
+        if offset is not None:
+            _PLACE.pack_into(shared, offset, key, *counts)
+        elif any(counts):
+            self._apart[key] = counts
+        else:
+            self._apart.pop(key, None)
 
-    def _place(self, shared: mmap.mmap, key: int) -> int:
-        """The tenant's own, else one that nobody uses now, else the last one, which is then shared."""
+    def _place(self, shared: mmap.mmap, key: int) -> int | None:
+        """The tenant's own, else one that nobody uses now; None if all are in use."""
+        if self._mine is None:
+            return None
         start = _window_at(self._mine, key)
         window = _WINDOW.unpack_from(shared, start)
         if key in window[::3]:
             return start + window[::3].index(key) * _PLACE.size
         unused = (at for at in range(_TRIES) if not window[3 * at + 1] and not window[3 * at + 2])
-        return start + next(unused, _TRIES - 1) * _PLACE.size
+        at = next(unused, None)
+        return None if at is None else start + at * _PLACE.size
 
     def _opened(self) -> mmap.mmap:
         """Mapped at first use: gunicorn forks between the wiring and the first request."""
@@ -85,22 +96,21 @@ class Tally:
             size = self._regions * _REGION_BYTES
             if os.fstat(file).st_size < size:
                 os.truncate(file, size)
-            self._map = mmap.mmap(file, size)
-            self._mine = self._take_region(file, self._map)
+            shared = mmap.mmap(file, size)
+            self._mine = self._take_region(file, shared)
+            self._map = shared
         return self._map
 
-    def _take_region(self, file: int, shared: mmap.mmap) -> int:
+    def _take_region(self, file: int, shared: mmap.mmap) -> int | None:
         """The lowest that nobody holds. Its lock, and so the file, is held until the process ends."""
         fcntl.lockf(file, fcntl.LOCK_EX, 1, self._regions)  # one worker at a time comes by here
         free = [region for region in range(self._regions) if _lock(file, region)]
-        if not free:
-            raise RuntimeError(f"{self._path} is held by more workers than SANDBOX_WEB_WORKERS says")
         for region in free:
             start = region * _REGION_BYTES
             shared[start : start + _REGION_BYTES] = bytes(_REGION_BYTES)
         for region in [*free[1:], self._regions]:
             fcntl.lockf(file, fcntl.LOCK_UN, 1, region)
-        return free[0]
+        return free[0] if free else None
 
 
 def _lock(file: int, region: int) -> bool:

@@ -61,7 +61,7 @@ class Tickets:
 
     def _read(self, text: str) -> Ticket | None:
         body, _, signature = text[:_LONGEST].partition(".")
-        if not hmac.compare_digest(self._signature(body).encode(), signature.encode()):
+        if not hmac.compare_digest(self._signature(body).encode(), signature.encode("utf-8", "replace")):
             return None
         try:
             return Ticket(**json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))

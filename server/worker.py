@@ -6,6 +6,7 @@ gunicorn itself refuses, before Flask sees it, is answered as a problem like eve
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -66,8 +67,14 @@ class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
             greenlet.kill(StopIteration, block=False)
         interrupt(list(self.active))
 
+    def handle_request(self, *args: Any) -> Any:
+        try:
+            return super().handle_request(*args)
+        except TimeoutError as exc:  # nothing of ours: the peer takes no more
+            raise ConnectionResetError(errno.ECONNRESET, "the peer takes no more") from exc
+
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        if isinstance(exc, Stop):
+        if isinstance(exc, (Stop, OSError)):
             return  # the caller had gone, or the worker shall end
         code, detail = _kind_of(exc)
         if code == "internal_error":

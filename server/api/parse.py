@@ -54,9 +54,10 @@ class LargeBodies:
 def body_of(model: type[Model]) -> Model:
     """The request's body as `model`. No body at all means no fields."""
     raw = _raw_body()
-    if "Idempotency-Key" in request.headers or b'"execution_id"' in raw:
+    fields = _fields(raw)
+    if "Idempotency-Key" in request.headers or "execution_id" in fields:
         g.fingerprint = hashlib.sha256(request.path.encode() + b" " + raw).hexdigest()
-    return _checked(model, _fields(raw))
+    return _checked(model, fields)
 
 
 def query_of(model: type[Model], fields: dict[str, str]) -> Model:

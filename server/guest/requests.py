@@ -215,7 +215,7 @@ class Session:
             if not execution.done.is_set() and not execution.control.begun:
                 raise Refused("not_begun")
             yield execution
-        except (NotReachable, StdinClosed) as exc:
+        except (NotReachable, StdinClosed, NoTerminal) as exc:
             if execution.done.is_set() or isinstance(exc, NotReachable):
                 raise Refused("execution_ended") from exc
             raise

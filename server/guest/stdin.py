@@ -35,6 +35,7 @@ class Input:
         self._fd = fd
         self._is_terminal = is_terminal
         self._waiting = bytearray()
+        self._last = b"\n"
         self._closing = False
         self._writer: threading.Thread | None = None
         self._wake = (-1, -1)
@@ -47,8 +48,10 @@ class Input:
             if len(self._waiting) + len(data) > _MOST_WAITING:
                 raise StdinFull
             self._waiting += data
+            self._last = data[-1:] or self._last
             if close and self._is_terminal:
-                self._waiting += _END_OF_INPUT
+                # In the middle of a line the first one only hands the line over.
+                self._waiting += _END_OF_INPUT if self._last in (b"\n", b"\r") else 2 * _END_OF_INPUT
             elif close:
                 self._closing = True
             if self._writer is None and not self._write():

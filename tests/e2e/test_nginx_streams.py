@@ -219,7 +219,8 @@ def test_hanging_up_reaches_the_server(session: Through) -> None:
     """A command that lives only for its reader ends with it."""
     body = {"command": "sleep 600", "stream": True, "kill_on_disconnect": True, "timeout": 700}
     answer = session.call("POST", f"{session.path}/executions", json=body, stream=True)
-    execution = f"{session.path}/executions/{next(events_in(answer))['execution_id']}"
+    events = events_in(answer)
+    execution = f"{session.path}/executions/{next(events)['execution_id']}"
     assert session.call("GET", execution).json()["status"] == "running"
     answer.close()
     told = session.call("GET", f"{execution}?wait=20").json()

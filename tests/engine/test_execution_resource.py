@@ -456,6 +456,19 @@ def test_who_waits_for_a_command_that_is_deleted_gets_its_result(session: Sessio
     )
 
 
+@pytest.mark.parametrize("shell", ["main", None])
+def test_a_command_goes_on_when_who_waits_for_it_hangs_up(session: Session, shell: str | None) -> None:
+    """Whoever asks again under the same id waits for the same run, and gets its result."""
+    fields: dict[str, Any] = {"execution_id": f"left-{shell}", "shell": shell}
+    with pytest.raises(requests.exceptions.ReadTimeout):
+        body = {"command": "echo begun; sleep 2.5; echo done", **fields}
+        session.stack.call("POST", f"/v1/sessions/{session.id}/execute", json=body, timeout=1.5)
+    until(lambda: detached_rows(session) == 1, 5)
+    assert get(session, f"left-{shell}")["status"] == "running"
+    answer = session.execute("echo begun; sleep 2.5; echo done", **fields)
+    assert (answer.json()["stdout"], answer.json()["cancelled"]) == ("begun\ndone\n", False)
+
+
 # Names.
 
 
@@ -572,12 +585,14 @@ def test_a_command_whose_shell_stays_busy_is_refused_to_who_waits_for_it(session
     delete(session, blocking)
 
 
-def test_a_background_command_whose_shell_stayed_busy_says_so_in_its_events(session: Session) -> None:
+def test_a_background_command_whose_shell_stayed_busy_says_so(session: Session) -> None:
     blocking = background(session, "sleep 30", shell="busier")
     execution = background(session, "true", shell="busier", timeout=0.2)
     headers = {"Accept": "application/x-ndjson"}
     text = session.stack.call("GET", path_of(session, execution, "events"), headers=headers).text
     assert '"problem"' in text and '"shell_busy"' in text
+    told = get(session, execution)
+    assert (told["status"], told["result"], told["refused"]) == ("ended", None, "shell_busy")
     delete(session, blocking)
 
 
@@ -794,7 +809,9 @@ def test_a_refusal_is_not_counted(opened_small: Open) -> None:
 
 
 def test_sessions_with_background_commands_end_with_their_leases(opened_small: Open) -> None:
-    """What runs keeps its session; what has run does not. Four sessions, so that the waiting is shared."""
+    """What runs keeps its session; what has run does not. Five sessions, so that the waiting is shared."""
+    unseen = opened_small(timeout=2)
+    background(unseen, "true")
     busy = opened_small(timeout=2)
     runs = background(busy, "sleep 5; echo done")
     waited = opened_small(timeout=2)
@@ -807,3 +824,4 @@ def test_sessions_with_background_commands_end_with_their_leases(opened_small: O
     over = [one.get().status_code for one in (waited, seen, streamed)]
     assert result_of(busy, runs)["stdout"] == "done\n"
     assert over == [410, 410, 410]
+    until(lambda: unseen.get().status_code == 410, 8)  # the reaper asks every five seconds
