@@ -40,13 +40,17 @@ class Filler:
             self._thread.join(timeout=60)
 
     def _run(self) -> None:
-        while self._pool.await_change(_LOOK_SECONDS):
+        added = True
+        while self._pool.await_change(0 if added else _LOOK_SECONDS):
             try:
-                self._tend()
+                added = self._tend()
             except RuntimeFailed as exc:
+                added = False
                 _log.warning("could not fill the pool: %s", exc, extra={"fields": {"words": exc.words}})
 
-    def _tend(self) -> None:
+    def _tend(self) -> bool:
+        """Whether one was added: there may be room for another at once."""
+        added = False
         for image, reference in self._config.images.items():
             current = self._runtime.image_id(reference)
             self._remove_spoilt(image, current)
@@ -54,6 +58,8 @@ class Filler:
                 self._discard(surplus)
             if current is not None and self._pool.lacks(image) > 0 and self._may_add():
                 self._add(image, current)
+                added = True
+        return added
 
     def _remove_spoilt(self, image: str, current: str | None) -> None:
         for warm in self._pool.waiting():
