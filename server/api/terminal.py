@@ -42,7 +42,7 @@ _log = logging.getLogger("sandbox.web")
 def open_terminal(session_id: str) -> Response:
     asked = parse.query_of(models.OpenTerminal, request.args.to_dict())
     origins.check(parts().config)
-    socket = WebSocket(request.environ)
+    socket = WebSocket(request.environ, partial(parts().turns.taken, tenant()))
     executions = parts().executions
     leave = executions.enter_stream(tenant(), named(session_id))
     try:
@@ -145,6 +145,7 @@ class Viewer:
             if message is not None:
                 self.active = now
                 self._heed_gently(message)
+                time.sleep(0)  # others have their turn, however much there is to heed
             if now - self.active > idle:
                 return _NORMAL, "idle"
             if now - self.socket.last_heard > _SILENCE_SECONDS:
