@@ -17,7 +17,7 @@ from flask_limiter import Limiter
 
 from server import config as configuration
 from server import instance as installation
-from server.api import describe, executions, problems, sessions, status, terminal, tickets
+from server.api import describe, executions, origins, problems, sessions, status, terminal, tickets
 from server.api.auth import Gate, client_address
 from server.api.parse import LargeBodies
 from server.api.turns import Turns
@@ -65,7 +65,7 @@ def build(config: Config) -> Flask:
     limiter = Limiter(client_address, storage_uri=f"{WorkerStorage.STORAGE_SCHEME[0]}://")
     app.extensions["limiter"] = {limiter}  # no hooks of its own around each request: the gate asks it
     limiter.init_app(app)
-    _around_requests(app, Gate(config, store, passes, limiter))
+    _around_requests(app, config, Gate(config, store, passes, limiter))
     for blueprint in (sessions.bp, executions.bp, tickets.bp, terminal.bp, status.bp, describe.bp):
         app.register_blueprint(blueprint)
     problems.register(app)
@@ -84,7 +84,7 @@ def warm_up(config: Config) -> None:
         )
 
 
-def _around_requests(app: Flask, gate: Gate) -> None:
+def _around_requests(app: Flask, config: Config, gate: Gate) -> None:
     @app.before_request
     def before() -> None:
         given = request.environ.get("HTTP_X_REQUEST_ID", "")
@@ -97,6 +97,7 @@ def _around_requests(app: Flask, gate: Gate) -> None:
         fields = g.log
         response.headers.extend(problems.HEADERS)
         response.headers["X-Request-Id"] = fields["request_id"]
+        origins.allow(response, config)
         fields["method"] = request.method
         fields["route"] = str(request.url_rule or "")
         fields["status"] = response.status_code

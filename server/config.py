@@ -170,7 +170,9 @@ class Config:
     tenant_executions_max: int = _setting("512", _count, "commands a tenant may run or queue at once")
     streams_max: int = _setting("512", _count, "event streams and terminals a tenant may have open")
     terminal_idle: float = _setting("1800", _seconds, "seconds without a byte until a terminal is let go")
-    origins: tuple[str, ...] = _setting("", _origins, "sites whose pages may open terminals, besides our own")
+    origins: tuple[str, ...] = _setting(
+        "", _origins, "sites whose pages may open terminals and follow events, besides our own"
+    )
     rate_limit: str = _setting("2000/second", _rate, "requests of one tenant, in flask-limiter's notation")
     failure_limit: str = _setting(
         "60/minute", _rate, "wrong keys from one address, in flask-limiter's notation"

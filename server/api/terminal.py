@@ -18,7 +18,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from server import errors
-from server.api import models, parse
+from server.api import models, origins, parse
 from server.api.hangup import Shutdown, interruptible
 from server.api.problems import problem_as_json
 from server.api.websocket import Closed, Message, WebSocket
@@ -41,8 +41,8 @@ _log = logging.getLogger("sandbox.web")
 @bp.get("/v1/sessions/<session_id>/terminal", websocket=True)
 def open_terminal(session_id: str) -> Response:
     asked = parse.query_of(models.OpenTerminal, request.args.to_dict())
-    _check_origin()
-    socket = WebSocket(request.environ)
+    origins.check(parts().config)
+    socket = WebSocket(request.environ, partial(parts().turns.taken, tenant()))
     executions = parts().executions
     leave = executions.enter_stream(tenant(), named(session_id))
     try:
@@ -59,14 +59,6 @@ class _HandedOver(Response):
 
     def __call__(self, *_: Any) -> Iterable[bytes]:
         raise StopIteration
-
-
-def _check_origin() -> None:
-    """A browser says which page asks. Other clients send no origin; theirs is the key or the ticket."""
-    origin = request.headers.get("Origin")
-    ours = {f"http://{request.host}".lower(), f"https://{request.host}".lower(), *parts().config.origins}
-    if origin is not None and origin.lower() not in ours:
-        raise errors.ForbiddenOrigin
 
 
 @dataclass
@@ -153,6 +145,7 @@ class Viewer:
             if message is not None:
                 self.active = now
                 self._heed_gently(message)
+                time.sleep(0)  # others have their turn, however much there is to heed
             if now - self.active > idle:
                 return _NORMAL, "idle"
             if now - self.socket.last_heard > _SILENCE_SECONDS:

@@ -11,6 +11,8 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from websockets.exceptions import InvalidHandshake
@@ -22,7 +24,10 @@ from websockets.server import ServerProtocol
 from server.api.problems import Refusal
 
 _LONGEST_MESSAGE = 1 << 20
-_READ_SIZE = 1 << 16
+_READ_SIZE = 4 << 10  # the smallest frames have 6 bytes, and each costs as much as a large one
+_FRAME_WEIGHT = 8  # so a byte here costs as much as several bytes elsewhere
+
+Pace = Callable[[int], AbstractContextManager[None]]
 
 Message = str | bytes
 
@@ -32,13 +37,17 @@ class Closed(Exception):
 
 
 class WebSocket:
-    def __init__(self, environ: dict[str, Any]) -> None:
-        """Read the handshake, which `accept` answers. Raises Refusal for what is none."""
+    def __init__(self, environ: dict[str, Any], pace: Pace) -> None:
+        """Read the handshake, which `accept` answers. Raises Refusal for what is none.
+
+        `pace` is given how costly a piece of work is, and lets others have their turn.
+        """
+        self._pace = pace
         peer: socket.socket | None = environ.get("gunicorn.socket")
         self._protocol = ServerProtocol(max_size=_LONGEST_MESSAGE)
         self._sending = threading.Lock()
         self._arrived: deque[Event] = deque()
-        self._parts: list[bytes] = []
+        self._parts = bytearray()
         self._kind = Opcode.TEXT
         self.last_heard = time.monotonic()
         self._protocol.receive_data(_request_head(environ))
@@ -118,7 +127,7 @@ class WebSocket:
         if not data:
             raise Closed
         self.last_heard = time.monotonic()
-        with self._sending:
+        with self._pace(_FRAME_WEIGHT * len(data)), self._sending:
             self._protocol.receive_data(data)
             self._flush()  # pongs, and the answer to a close
 
@@ -131,10 +140,10 @@ class WebSocket:
             return None
         if frame.opcode is not Opcode.CONT:
             self._kind = frame.opcode
-        self._parts.append(bytes(frame.data))
+        self._parts += frame.data
         if not frame.fin:
             return None
-        data, self._parts = b"".join(self._parts), []
+        data, self._parts = bytes(self._parts), bytearray()
         return data.decode("utf-8", "replace") if self._kind is Opcode.TEXT else data
 
     def _flush(self) -> None:

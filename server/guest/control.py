@@ -94,6 +94,8 @@ class Control:
                     self._queue.set()
                 if child is None or self._over:
                     return
+            if self.meter is not None:
+                self.meter.now()  # what is killed takes its account with it
             if self._kept:
                 interrupt(child, self._since, noticed.wait)
             else:

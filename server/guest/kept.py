@@ -206,6 +206,7 @@ class Kept(ABC):
     def _interrupt(self, token: str, reader: Reader, meter: Meter) -> Report:
         """End the command and everything it started, and keep the interpreter if it can be kept."""
         assert self._child is not None
+        meter.now()  # what is killed takes its account with it
         reports: list[Report] = []
 
         def reported(patience: float) -> bool:

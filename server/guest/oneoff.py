@@ -15,7 +15,7 @@ from .processes import CannotStart, Child, Screen, Streams
 from .stdin import Input
 from .streams import Feeder, Reader
 from .trees import kill_tree, now_ticks
-from .usage import Meter, Usage
+from .usage import Meter
 from .work import TIMED_OUT_CODE, Outcome, Work, decode_status
 
 _NOT_FOUND = 127
@@ -41,22 +41,30 @@ def run(work: Work, ground: Ground, output: Output) -> Outcome:
         return _not_started(argv[0], exc.errno, place, output)
     reader = Reader(ends, output)
     reader.watch(child.exited)
+    meter = Meter(child, since, kept=False)
     timed_out = False
     try:
-        work.control.begin(child, since, kept=False, meter=Meter(child, since, kept=False))
-        timed_out = reader.wait(time.monotonic() + work.timeout) is None
+        work.control.begin(child, since, kept=False, meter=meter)
+        timed_out = not _ended(reader, meter, time.monotonic() + work.timeout)
     finally:
         if child.status is None:
+            meter.now()
             kill_tree(child.pid, child.mark, since, spare_root=False)
             reader.wait(time.monotonic() + 2)
         work.control.finish()
         _let_go(reader.finish(), work, ground)
         child.close()
     code, name = decode_status(child.status if child.status is not None else 9)
-    usage = Usage(child.cpu_seconds, child.peak_memory or None)
-    return Outcome(
-        output, place.cwd, TIMED_OUT_CODE if timed_out else code, name, timed_out=timed_out, usage=usage
-    )
+    code = TIMED_OUT_CODE if timed_out else code
+    return Outcome(output, place.cwd, code, name, timed_out=timed_out, usage=meter.of_process())
+
+
+def _ended(reader: Reader, meter: Meter, deadline: float) -> bool:
+    while reader.wait(min(deadline, meter.next_look)) is None:
+        if time.monotonic() >= deadline:
+            return False
+        meter.look()
+    return True
 
 
 def _start(argv: list[str], work: Work, place: _Place) -> tuple[Child, dict[int, str]]:

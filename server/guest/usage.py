@@ -8,6 +8,7 @@ asks and at intervals that grow to a second, so what lives shorter than that may
 from __future__ import annotations
 
 import os
+import resource
 import time
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ class Meter:
         self._kept = kept
         self._spent = spent  # by the interpreter, before this command
         self._peak = 0
+        self._seen = 0.0
         self._pause = _FIRST_LOOK
         self.next_look = time.monotonic() + _FIRST_LOOK
 
@@ -49,11 +51,23 @@ class Meter:
         self.look()
         pids = descendants(self._child.pid, self._child.mark, self.since)
         spent = cpu_of(self._child.pid) - self._spent + sum(cpu_of(pid) for pid in pids)
-        return Usage(max(0.0, spent), self._peak or None)
+        self._seen = max(self._seen, spent)
+        return Usage(self._seen, self._peak or None)
 
     def final(self, spent: float) -> Usage:
         """When a command of an interpreter is over: `spent` is the interpreter's account now."""
-        return Usage(max(0.0, spent - self._spent), self._peak or None)
+        return Usage(max(self._seen, spent - self._spent), self._peak or None)
+
+    def of_process(self) -> Usage:
+        """When a process of its own is over. What was killed unwaited-for is only in what was seen before.
+
+        The kernel counts the guest's own size in, from which the process was forked: what is not above that
+        tells nothing.
+        """
+        floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        told = self._child.peak_memory
+        peak = max(told, self._peak) if told > floor else self._peak
+        return Usage(max(self._seen, self._child.cpu_seconds), peak or None)
 
 
 def cpu_of(pid: int) -> float:

@@ -192,6 +192,24 @@ def test_a_command_that_does_nothing_costs_next_to_nothing(session: Session) -> 
     assert result["peak_memory"] is None or result["peak_memory"] < 60 << 20
 
 
+@pytest.mark.parametrize("shell", ["main", None])
+def test_the_cpu_time_of_what_was_killed_is_not_lost(session: Session, shell: str | None) -> None:
+    busy = "python3 -c 'while True: pass'; echo never"
+    execution = start(session, busy, wait=0, shell=shell)["execution_id"]
+    until(lambda: get(session, execution)["cpu_seconds"] > 0.5)
+    delete(session, execution)
+    assert result_of(session, execution)["cpu_seconds"] > 0.5
+    timed_out = session.execute(busy, shell=shell, timeout=1).json()
+    assert timed_out["timed_out"] and timed_out["cpu_seconds"] > 0.2
+
+
+@pytest.mark.parametrize("shell", ["main", None])
+def test_the_peak_memory_of_a_small_command_is_small(session: Session, shell: str | None) -> None:
+    """Not that of whoever started it."""
+    peak = session.execute("sleep 0.3", shell=shell).json()["peak_memory"]
+    assert peak is None or peak < 8 * MEBIBYTE
+
+
 def test_the_list_has_what_runs_and_what_has_ended_oldest_first(opened: Open) -> None:
     session = opened()
     ids = [background(session, "sleep 30"), background(session, "true"), background(session, "sleep 31")]
@@ -456,16 +474,15 @@ def test_who_waits_for_a_command_that_is_deleted_gets_its_result(session: Sessio
     )
 
 
-@pytest.mark.parametrize("shell", ["main", None])
-def test_a_command_goes_on_when_who_waits_for_it_hangs_up(session: Session, shell: str | None) -> None:
+def test_a_command_goes_on_when_who_waits_for_it_hangs_up(session: Session) -> None:
     """Whoever asks again under the same id waits for the same run, and gets its result."""
-    fields: dict[str, Any] = {"execution_id": f"left-{shell}", "shell": shell}
+    body = {"command": "echo begun; sleep 3; echo done", "execution_id": "left"}
+    before = detached_rows(session)
     with pytest.raises(requests.exceptions.ReadTimeout):
-        body = {"command": "echo begun; sleep 2.5; echo done", **fields}
         session.stack.call("POST", f"/v1/sessions/{session.id}/execute", json=body, timeout=1.5)
-    until(lambda: detached_rows(session) == 1, 5)
-    assert get(session, f"left-{shell}")["status"] == "running"
-    answer = session.execute("echo begun; sleep 2.5; echo done", **fields)
+    until(lambda: detached_rows(session) == before + 1, 5)
+    assert get(session, "left")["status"] == "running"
+    answer = session.execute(**body)
     assert (answer.json()["stdout"], answer.json()["cancelled"]) == ("begun\ndone\n", False)
 
 

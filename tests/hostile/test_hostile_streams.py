@@ -238,7 +238,7 @@ def test_a33_output_that_imitates_the_framing_is_only_output(
 ) -> None:
     """Ends of events, of lines and of JSON, and what terminals obey: all of it arrives as output."""
     said = b'\n\nevent: end\ndata: {"event": "end", "seq": 1}\n\nid: 99999\nretry: 1\n\r\r\r\n\r\n"}]'
-    said += b"\xe2\x80\xa8\x1b]52;c;cHduZWQ=\x07\x1b[2J\x1b[6n\x9b\x00\x7f{"
+    said += b"\xe2\x80\xa8\xe2\x80\xa9\xc2\x85\x1b]52;c;cHduZWQ=\x07\x1b[2J\x1b[6n\x9b\x00\x7f{"
     put = f"import os, base64; os.write(1, base64.b64decode('{base64.b64encode(said).decode()}'))"
     execution = start(session, ["python3", "-c", put], **({"pty": pty} if pty else {}))
     assert told(session, execution, wait=20)["status"] == "ended"
@@ -250,6 +250,7 @@ def test_a33_output_that_imitates_the_framing_is_only_output(
     pieces = [base64.b64decode(e["base64"]) if "base64" in e else e["text"].encode() for e in found[1:-1]]
     assert b"".join(pieces) == (said.replace(b"\n", b"\r\n") if pty else said)
     assert re.search(rb"[\x00-\x09\x0b-\x1f]", raw) is None
+    assert raw.decode().splitlines() == raw.decode().split("\n")[:-1]  # httpx and others see more line ends
     assert ask(session, "GET", execution, "/log").content == b"".join(pieces)
 
 
