@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Dict, Union
 
-VERSION = 2
+VERSION = 3
 SOCKET_NAME = "guest.sock"
 SECRET_NAME = "secret"
 
