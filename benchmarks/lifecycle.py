@@ -107,8 +107,17 @@ def engine_cycle() -> Iterator[Cycle]:
             sandbox = secrets.token_hex(16)
             made.append(sandbox)
             began = time.perf_counter()
-            kept = storage.create(sandbox, 20000, b"benchmark")
-            spec = Spec(sandbox, IMAGE, 20000, config.memory, config.cpus, kept.run_dir, kept.workspace)
+            kept = storage.create(sandbox, 20000, b"benchmark", 1)
+            spec = Spec(
+                sandbox,
+                IMAGE,
+                20000,
+                config.memory,
+                config.cpus,
+                kept.run_dir,
+                kept.workspace,
+                kept.cpus_online,
+            )
             runtime.create(spec)
             client.containers.get(f"sandbox-{sandbox}").exec_run(["true"])
             opened = time.perf_counter()

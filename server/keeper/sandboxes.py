@@ -7,6 +7,7 @@ opened here, belongs to nobody: whoever dies in between, the reconciler removes 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -25,10 +26,9 @@ from server.keeper.appearance import wait_for_name
 from server.keeper.pool import Pool
 from server.keeper.runtime import Runtime, RuntimeFailed, Seen, Spec
 from server.keeper.storage import Storage
+from server.keeper.uids import Uids
 from server.store import Session, Store
 
-FIRST_UID = 20000
-_LAST_UID = 24095  # the image knows these as `user`
 _READY_SECONDS = 30.0
 _FIRST_SECONDS = 2.0
 _DEATH_SECONDS = 3.0
@@ -70,7 +70,7 @@ class Sandboxes:
         self._begun = threading.Condition(self._lock)
         self._opening: dict[str, Future[None]] = {}
         self._in_hand: set[str] = set()
-        self._uids: dict[str, int] = {}
+        self._uids = Uids()
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def await_first(self, session: str) -> None:
@@ -189,13 +189,15 @@ class Sandboxes:
         began = time.monotonic()
         secret = self._instance.guest_secret(sandbox)
         try:
-            place = self._storage.create(sandbox, uid, secret)
+            place = self._storage.create(sandbox, uid, secret, math.ceil(wanted.cpus))
         except OSError as exc:
             raise RuntimeFailed(
                 "The host has no room for another sandbox: is its disk full?", str(exc)
             ) from exc
         image = self._config.images[wanted.image]
-        spec = Spec(sandbox, image, uid, wanted.memory, wanted.cpus, place.run_dir, place.workspace)
+        spec = Spec(
+            sandbox, image, uid, wanted.memory, wanted.cpus, place.run_dir, place.workspace, place.cpus_online
+        )
         self._runtime.create(spec)
         self._await_guest(sandbox, place.run_dir / protocol.SOCKET_NAME)
         binding = Binding(
@@ -204,7 +206,7 @@ class Sandboxes:
             executions=self._config.executions_max,
             output_limit=self._config.output_limit,
             log_limit=self._config.log_limit,
-            env={**_BASE_ENV, **wanted.env},
+            env={**_BASE_ENV, **_cpu_env(wanted.cpus), **wanted.env},
         )
         opened = Sandbox(sandbox, place.address, secret)
         try:
@@ -232,8 +234,7 @@ class Sandboxes:
         """Container, then files, then the uid: nobody else is given it while a file or process has it."""
         self._runtime.delete(sandbox)
         self._storage.delete(sandbox)
-        with self._lock:
-            self._uids.pop(sandbox, None)
+        self._uids.give_back(sandbox)
 
     def examine(self, session_id: str) -> str | None:
         """Why the session's sandbox is dead; the session is ended then. None while it lives."""
@@ -289,23 +290,23 @@ class Sandboxes:
             return set(self._in_hand)
 
     def claim_uids(self, survivors: Iterable[Seen]) -> None:
-        """At start: those of sandboxes that outlived the last keeper."""
-        with self._lock:
-            self._uids |= {sandbox.id: sandbox.uid for sandbox in survivors}
+        self._uids.claim(survivors)
 
     def _take_in_hand(self, sandbox: str) -> int:
+        uid = self._uids.take(sandbox)
         with self._lock:
-            taken = set(self._uids.values())
-            uid = next((uid for uid in range(FIRST_UID, _LAST_UID + 1) if uid not in taken), None)
-            if uid is None:
-                raise RuntimeFailed(f"All {len(taken)} places of this host are taken. Close sessions first.")
-            self._uids[sandbox] = uid
             self._in_hand.add(sandbox)
-            return uid
+        return uid
 
     def _let_go(self, sandbox: str) -> None:
         with self._lock:
             self._in_hand.discard(sandbox)
+
+
+def _cpu_env(cpus: float) -> dict[str, str]:
+    """What tells programs how many threads make sense. coreutils' nproc heeds the first one too."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS")
+    return dict.fromkeys((*names, "GOMAXPROCS", "PYTHON_CPU_COUNT"), str(math.ceil(cpus)))
 
 
 _BASE_ENV = {

@@ -23,6 +23,7 @@ _REMOVE_SECONDS = 120
 class Place:
     run_dir: Path
     workspace: Path | None
+    cpus_online: Path
 
     @property
     def address(self) -> str:
@@ -35,7 +36,7 @@ class Storage:
         self._owner = owner
         self._privileged = os.geteuid() == 0
 
-    def create(self, sandbox: str, uid: int, secret: bytes) -> Place:
+    def create(self, sandbox: str, uid: int, secret: bytes, cpus: int) -> Place:
         """Idempotent: what an earlier attempt left is used."""
         home = self._root / sandbox
         run_dir = home / "run"
@@ -44,7 +45,10 @@ class Storage:
         secret_file = run_dir / protocol.SECRET_NAME
         secret_file.write_bytes(secret)
         secret_file.chmod(0o640)
-        return Place(run_dir, self._workspace(home, uid))
+        online = home / "cpus"
+        online.write_text(f"0-{cpus - 1}\n" if cpus > 1 else "0\n")
+        online.chmod(0o644)
+        return Place(run_dir, self._workspace(home, uid), online)
 
     def delete(self, sandbox: str) -> None:
         """The tree is hostile (depth, names, links); its sandbox is dead by now, so nothing moves in it.

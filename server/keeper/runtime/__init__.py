@@ -19,6 +19,7 @@ class Spec:
     cpus: float
     run_dir: Path
     workspace: Path | None  # None: a volume that lives and dies with the container
+    cpus_online: Path  # what the C library takes the number of CPUs from
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _UID = "sandbox-server.uid"
 _CALL_SECONDS = 60
 _STOPPED_BY_ENGINE = 75  # the guest's exit code when the engine asks it to stop
 _MIB = 1 << 20
+_ONLINE = "/sys/devices/system/cpu/online"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _FAILURES = (docker.errors.DockerException, requests.exceptions.RequestException)
@@ -182,14 +183,15 @@ class DockerRuntime:
 
 
 def _mounts(spec: Spec) -> list[dict[str, Any]]:
-    private = {"Propagation": "private"}
-    run = {"Type": "bind", "Source": str(spec.run_dir), "Target": "/run/sandbox", "BindOptions": private}
+    mounts = [_bind(spec.run_dir, "/run/sandbox"), _bind(spec.cpus_online, _ONLINE, ReadOnly=True)]
     if spec.workspace is None:
-        return [run, {"Type": "volume", "Target": "/workspace"}]
-    return [
-        run,
-        {"Type": "bind", "Source": str(spec.workspace), "Target": "/workspace", "BindOptions": private},
-    ]
+        return [*mounts, {"Type": "volume", "Target": "/workspace"}]
+    return [*mounts, _bind(spec.workspace, "/workspace")]
+
+
+def _bind(source: Path, target: str, **options: bool) -> dict[str, Any]:
+    private = {"Propagation": "private"}
+    return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": private, **options}
 
 
 def _name(sandbox: str) -> str:
