@@ -108,15 +108,16 @@ def hanging(session: Session, *paths: str, room: int = 4096) -> Iterator[list[so
             peer.close()
 
 
-@pytest.mark.parametrize("pty", [None, SCREEN], ids=["pipes", "terminal"])
 @pytest.mark.parametrize(
-    "command",
+    ("command", "pty"),
     [
-        ["yes"],
-        ["dd", "if=/dev/zero", "bs=1M", "count=10240"],
-        ["python3", "-c", f"import os\n{ALTERNATING}"],
+        (["yes"], None),
+        (["yes"], SCREEN),
+        (["dd", "if=/dev/zero", "bs=1M", "count=10240"], None),
+        (["dd", "if=/dev/zero", "bs=1M", "count=10240"], SCREEN),
+        (["python3", "-c", f"import os\n{ALTERNATING}"], None),
     ],
-    ids=["yes", "10 GB of zeros", "alternating"],
+    ids=["yes", "yes on a terminal", "10 GB of zeros", "10 GB on a terminal", "alternating"],
 )
 def test_a30_a_flood_that_nobody_reads_fills_nothing(
     session: Session, neighbour: Neighbour, command: list[str], pty: dict[str, int] | None
@@ -177,7 +178,7 @@ def test_a34_eager_readers_of_a_flood_hold_up_nobody_else(
     execution = start(session, command)
     printed(session, execution, 500_000)
     with neighbour.undisturbed(), reading(session, readers, execution):
-        time.sleep(2.5)
+        time.sleep(2)
     cancel(session, execution)
 
 
@@ -525,10 +526,8 @@ def heard(viewer: websocket.WebSocket, wanted: Callable[[int, bytes], bool]) -> 
         b"\x8a\x80\0\0\0\0",
         b'\x81\x8f\0\0\0\0{"type":"ping"}',
         b"\x81\x81\0\0\0\0{",
-        b"\x82\x81\0\0\0\0x",
-        b"\x02\x80\0\0\0\0\x80\x80\0\0\0\0",
     ],
-    ids=["pings", "pongs", "messages", "malformed messages", "keys", "empty pieces"],
+    ids=["pings", "pongs", "messages", "malformed messages"],
 )
 def test_a99_a_flood_of_tiny_frames_holds_up_nobody(
     session: Session, neighbour: Neighbour, frame: bytes
@@ -539,7 +538,7 @@ def test_a99_a_flood_of_tiny_frames_holds_up_nobody(
         flooders = [threading.Thread(target=_babble, args=(session, frame, over)) for _ in range(3)]
         for flooder in flooders:
             flooder.start()
-        time.sleep(2)
+        time.sleep(1.5)
         over.set()
         for flooder in flooders:
             flooder.join(30)
@@ -548,12 +547,24 @@ def test_a99_a_flood_of_tiny_frames_holds_up_nobody(
 
 def _babble(session: Session, frame: bytes, over: threading.Event) -> None:
     with contextlib.suppress(OSError, websocket.WebSocketException), joined(session) as viewer:
-        viewer.settimeout(0.2)
+        viewer.settimeout(0.5)
+        answers = threading.Thread(target=_listen, args=(viewer.sock, over))
+        answers.start()
         while not over.is_set():
             with contextlib.suppress(TimeoutError):
                 viewer.sock.send(frame * 2000)
-            with contextlib.suppress(TimeoutError, BlockingIOError):
-                viewer.sock.recv(1 << 20, socket.MSG_DONTWAIT)
+        answers.join(10)
+
+
+def _listen(peer: socket.socket, over: threading.Event) -> None:
+    while not over.is_set():
+        try:
+            if not peer.recv(1 << 20):
+                return
+        except TimeoutError:
+            continue
+        except OSError:
+            return
 
 
 def test_a_flood_of_input_is_bounded(session: Session, neighbour: Neighbour) -> None:
@@ -591,9 +602,9 @@ def test_thousands_of_short_executions_do_not_grow_the_guest(session: Session) -
             return str(told.json()["execution_id"])
 
     with ThreadPoolExecutor(6) as pool:
-        first, *_ = pool.map(short, range(200))
+        first, *_ = pool.map(short, range(100))
         before = resident(guest)
-        list(pool.map(short, range(1100)))
+        list(pool.map(short, range(1000)))
         assert resident(guest) - before < 12 << 20
         list(pool.map(lambda _: local.calls.close() if hasattr(local, "calls") else None, range(50)))
     is_problem(ask(session, "GET", first), "execution_not_found")
