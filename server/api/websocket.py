@@ -118,6 +118,7 @@ class WebSocket:
             return
 
     def _read(self, seconds: float) -> None:
+        time.sleep(0)  # what can always be read at once would never let others run
         try:
             if not select.select([self._peer], [], [], seconds)[0]:
                 return
@@ -148,9 +149,9 @@ class WebSocket:
 
     def _flush(self) -> None:
         try:
-            for data in self._protocol.data_to_send():
-                if data:
-                    self._peer.sendall(data)
+            data = b"".join(self._protocol.data_to_send())
+            if data:
+                self._peer.sendall(data)
         except OSError as exc:
             raise Closed from exc
 

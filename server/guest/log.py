@@ -203,5 +203,5 @@ class Log:
             self._spool.write(self._head, chunk[first:])
 
     def _stop_storing(self) -> None:
-        """The disk is full: what was kept so far stays, the rest is counted as missing."""
+        """The disk is full: the first half stays, as far as it came; the rest is counted as missing."""
         self._head, self._ring = min(self._head, self.total), 0

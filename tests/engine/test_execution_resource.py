@@ -114,7 +114,7 @@ def test_a_background_command_answers_at_once_and_goes_on(session: Session) -> N
 
 
 def test_execute_answers_202_for_what_goes_on_and_200_for_what_has_ended(session: Session) -> None:
-    going = session.execute("sleep 0.3; echo late", background=True)
+    going = session.execute("sleep 1; echo late", background=True)
     assert (going.status_code, going.json()["status"]) == (202, "running")
     waited = session.execute("echo now", wait=10, shell=None)
     assert (waited.status_code, waited.json()["output"]) == (200, "now\n")
@@ -122,7 +122,7 @@ def test_execute_answers_202_for_what_goes_on_and_200_for_what_has_ended(session
 
 
 def test_the_plain_endpoint_takes_background_too(session: Session, stack: Stack) -> None:
-    body = {"session_id": session.id, "command": "echo plain", "background": True}
+    body = {"session_id": session.id, "command": "sleep 1; echo plain", "background": True}
     answer = stack.call("POST", "/execute", json=body)
     assert answer.status_code == 202
     assert result_of(session, answer.json()["execution_id"])["output"] == "plain\n"
@@ -152,7 +152,7 @@ def test_a_background_command_does_not_hold_the_main_shell(session: Session) -> 
 
 
 def test_a_background_command_in_a_named_shell_keeps_that_shells_order(session: Session) -> None:
-    first = background(session, "sleep 0.5; x=first", shell="ordered")
+    first = background(session, "sleep 1; x=first", shell="ordered")
     second = start(session, "echo $x", background=True, shell="ordered")
     assert (second["status"], second["shell"]) == ("queued", "ordered")
     assert result_of(session, second["execution_id"])["stdout"] == "first\n"
@@ -179,7 +179,7 @@ def test_a_running_command_tells_what_it_has_used_and_printed(session: Session) 
 
 @pytest.mark.parametrize("shell", ["main", None])
 def test_an_ended_command_tells_cpu_and_peak_memory(session: Session, shell: str | None) -> None:
-    hungry = "import time; x = bytearray(90 << 20); t = time.time() + 0.6\nwhile time.time() < t: pass"
+    hungry = "import time; x = bytearray(90 << 20)\nwhile time.process_time() < 0.4: time.sleep(0)"
     result = session.execute(f"python3 -c '{hungry}'", shell=shell).json()
     assert 0.2 < result["cpu_seconds"] < 5
     assert 90 << 20 < result["peak_memory"] < 512 << 20
@@ -199,8 +199,8 @@ def test_the_cpu_time_of_what_was_killed_is_not_lost(session: Session, shell: st
     until(lambda: get(session, execution)["cpu_seconds"] > 0.5)
     delete(session, execution)
     assert result_of(session, execution)["cpu_seconds"] > 0.5
-    timed_out = session.execute(busy, shell=shell, timeout=1).json()
-    assert timed_out["timed_out"] and timed_out["cpu_seconds"] > 0.2
+    timed_out = session.execute(busy, shell=shell, timeout=1.5).json()
+    assert timed_out["timed_out"] and timed_out["cpu_seconds"] > 0.1
 
 
 @pytest.mark.parametrize("shell", ["main", None])
@@ -440,7 +440,7 @@ def test_deleting_a_stubborn_command_ends_it_and_the_shell_works(session: Sessio
 
 
 def test_deleting_a_queued_command_takes_it_out_of_the_queue(session: Session) -> None:
-    first = background(session, "sleep 1; echo first", shell="queue")
+    first = background(session, "sleep 2; echo first", shell="queue")
     second, third = (start(session, f"echo {n} >> ran", background=True, shell="queue") for n in "23")
     assert (second["status"], third["status"]) == ("queued", "queued")
     delete(session, second["execution_id"])

