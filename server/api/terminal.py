@@ -46,12 +46,16 @@ def open_terminal(session_id: str) -> Response:
     executions = parts().executions
     leave = executions.enter_stream(tenant(), named(session_id))
     try:
-        told = executions.open_terminal(tenant(), session_id, asked.name, (asked.cols, asked.rows))
+        told = executions.open_terminal(tenant(), session_id, asked.name, _screen(asked))
         viewer = Viewer(socket, executions, tenant(), session_id, told.execution.id, g.request_id)
         viewer.serve(told, asked, partial(parts().is_revoked, key().id), parts().config.terminal_idle)
     finally:
         leave()
     return _HandedOver()
+
+
+def _screen(asked: models.OpenTerminal) -> tuple[int, int] | None:
+    return None if asked.cols is None or asked.rows is None else (asked.cols, asked.rows)
 
 
 class _HandedOver(Response):
@@ -94,16 +98,18 @@ class Viewer:
     def _greet(self, told: Told, asked: models.OpenTerminal) -> None:
         """Say where the bytes that follow begin. Who knows no position gets the last ones, by whole lines."""
         total = told.execution.total
-        known = asked.after is not None and asked.after <= total
+        same = asked.execution_id in (None, self.execution)  # a position counts in the shell it was told of
+        known = asked.after is not None and asked.after <= total and same
         self.seq = asked.after if asked.after is not None and known else max(0, total - _HISTORY)
         if self.seq < total:
             batch = self.executions.read(self.tenant, self.session, self.execution, self.seq)
             shown = b"".join(data for _, data in batch.pieces)
             cut = not known and batch.begin > 0
             self.seq = batch.begin + (shown.find(b"\n") + 1 if cut else 0)
-        if not told.new:
-            self._resize(asked)
-        size = {"cols": asked.cols, "rows": asked.rows}
+        screen = _screen(asked) or told.execution.screen or (0, 0)
+        if screen != told.execution.screen:
+            self._resize(*screen)
+        size = {"cols": screen[0], "rows": screen[1]}
         self._say(type="ready", seq=self.seq, execution_id=self.execution, **size, new=told.new)
         self.active = time.monotonic()
 
@@ -158,7 +164,7 @@ class Viewer:
         """What cannot be done is told; it is no reason to hang up. The printer tells the shell's end."""
         try:
             self._heed(message)
-        except errors.ExecutionEnded:
+        except (errors.ExecutionEnded, errors.NoStdin):
             return
         except (errors.Invalid, errors.StdinFull) as exc:
             self._say(type="problem", problem=problem_as_json(exc, self.request_id))
@@ -169,7 +175,7 @@ class Viewer:
             return
         asked = parse.text_of(models.TerminalMessage, message)
         if asked.type == "resize":
-            self._resize(asked)
+            self._resize(asked.cols, asked.rows)
         elif asked.type == "input":
             self._type(asked.data.encode())
         else:
@@ -178,9 +184,9 @@ class Viewer:
     def _type(self, keys: bytes) -> None:
         self.executions.input(self.tenant, self.session, self.execution, keys, close=False)
 
-    def _resize(self, screen: models.Screen) -> None:
+    def _resize(self, cols: int, rows: int) -> None:
         try:
-            self.executions.resize(self.tenant, self.session, self.execution, screen.cols, screen.rows)
+            self.executions.resize(self.tenant, self.session, self.execution, cols, rows)
         except (errors.NoTerminal, errors.ExecutionEnded):
             return  # it has just ended, or its program has let go of it
 

@@ -20,7 +20,7 @@ def about(head: Head) -> Head:
         "command": text[:_SHOWN],
         "language": head["language"],
         "shell": head["shell"],
-        "pty": head["screen"] is not None,
+        "screen": head["screen"],
     }
 
 
