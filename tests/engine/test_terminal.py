@@ -498,6 +498,32 @@ def test_each_name_is_a_terminal_of_its_own(watch: Watch) -> None:
     assert len(ttys) == 2
 
 
+def test_who_joins_without_a_size_leaves_the_screen_as_it_is(watch: Watch) -> None:
+    first = watch("cols=132&rows=43")
+    second = watch()
+    assert (second.ready["cols"], second.ready["rows"]) == (132, 43)
+    first.types(b"stty size\n")
+    first.shows(b"43 132\r\n")
+    third = watch("cols=100&rows=30")
+    third.types(b"stty size\n")
+    third.shows(b"30 100\r\n")
+
+
+def test_a_position_counts_in_the_shell_it_was_told_of(watch: Watch) -> None:
+    """Who comes back when another shell has taken the first one's place gets that one's history, and knows."""
+    first = watch()
+    before = first.ready["execution_id"]
+    first.types(b"exit\n")
+    first.ends()
+    second = watch()
+    second.types(b"seq 500; echo do''ne\n")
+    second.shows(b"done\r\n")
+    back = watch(f"after=400&execution_id={before}")
+    assert (back.ready["execution_id"], back.ready["seq"]) == (second.ready["execution_id"], 0)
+    same = watch(f"after=400&execution_id={second.ready['execution_id']}")
+    assert same.ready["seq"] == 400
+
+
 def test_who_joins_gets_whole_lines_of_the_last_64_kib(watch: Watch) -> None:
     first = watch()
     first.types(b"seq -f line%.0f 20000; echo do''ne\n")
