@@ -21,6 +21,7 @@ from server import errors
 from server.api import models, origins, parse
 from server.api.hangup import Shutdown, interruptible
 from server.api.problems import problem_as_json
+from server.api.replay import without_queries
 from server.api.websocket import Closed, Message, WebSocket
 from server.api.wiring import key, named, parts, tenant
 from server.executions import Executions
@@ -76,6 +77,7 @@ class Viewer:
     execution: str
     request_id: str
     seq: int = 0
+    history_until: int = 0
     active: float = 0.0
 
     def serve(self, told: Told, asked: models.OpenTerminal, revoked: Callable[[], bool], idle: float) -> None:
@@ -106,6 +108,7 @@ class Viewer:
             shown = b"".join(data for _, data in batch.pieces)
             cut = not known and batch.begin > 0
             self.seq = batch.begin + (shown.find(b"\n") + 1 if cut else 0)
+        self.history_until = 0 if known else total
         screen = _screen(asked) or told.execution.screen or (0, 0)
         if screen != told.execution.screen:
             self._resize(*screen)
@@ -133,9 +136,11 @@ class Viewer:
         for batch in self.executions.follow(self.tenant, self.session, self.execution, self.seq):
             if batch.begin > self.seq:
                 self._say(type="gap", **{"from": self.seq, "to": batch.begin})
-            for _, data in batch.pieces:
+            shown = b"".join(data for _, data in batch.pieces)
+            old = max(0, self.history_until - batch.begin)
+            if shown:
                 self.active = time.monotonic()
-                self.socket.send(data)
+                self.socket.send(without_queries(shown[:old]) + shown[old:])
             self.seq = max(self.seq, batch.end)
         answer = self.executions.tell(self.tenant, self.session, self.execution).answer
         self._say(type="exit", exit_code=None if answer is None else answer.exit_code)

@@ -510,7 +510,7 @@ def test_who_joins_without_a_size_leaves_the_screen_as_it_is(watch: Watch) -> No
 
 
 def test_a_position_counts_in_the_shell_it_was_told_of(watch: Watch) -> None:
-    """Who comes back when another shell has taken the first one's place gets that one's history, and knows."""
+    """Who comes back when another shell is there gets that one's history, and is told so."""
     first = watch()
     before = first.ready["execution_id"]
     first.types(b"exit\n")

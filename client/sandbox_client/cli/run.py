@@ -64,11 +64,16 @@ def _attend(execution: Execution) -> int:
     feeder = Feeder(execution)
     if _stdin() is not None:
         feeder.start()
+    whole = True
     for event in execution.events():
         _show(event)
+        whole = whole and not event.missing
         if event.result is not None:
             _explain(event.result)
-            return NOT_RUN if feeder.failed else event.result.exit_code
+            # What is not whole must not pass for a success.
+            return (
+                event.result.exit_code if whole and not feeder.failed else event.result.exit_code or NOT_RUN
+            )
     return NOT_RUN
 
 

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 KEYS, SHOWN = 0, 1  # stdin and stdout
+# What a full-screen program, left in the middle, has not put back: its own screen, the mouse, paste marks, keys,
+# the hidden cursor, colours.
+_AS_BEFORE = b"\x1b[?1049l\x1b[?1000;1002;1003;1006l\x1b[?2004l\x1b[?1l\x1b>\x1b[?25h\x1b[0m"
 
 
 class Readable(Protocol):
@@ -59,7 +62,8 @@ def raw() -> Iterator[Screen]:
         tty.setraw(KEYS)
         yield Screen(changes)
     finally:
-        with contextlib.suppress(termios.error):  # the terminal itself has gone
+        with contextlib.suppress(termios.error, OSError):  # the terminal itself has gone
+            os.write(SHOWN, _AS_BEFORE)
             termios.tcsetattr(KEYS, termios.TCSADRAIN, before)
         signal.signal(signal.SIGWINCH, old)
         os.close(changes)
