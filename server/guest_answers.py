@@ -53,6 +53,7 @@ class Execution:
     language: str
     shell: str | None
     screen: tuple[int, int] | None
+    exit_code: int | None
     started_at: float
     ended_at: float | None
     stdout_bytes: int
@@ -156,6 +157,7 @@ def _execution(facts: dict[str, Any]) -> Execution:
         language=_needed(facts["language"]),
         shell=_text(facts["shell"]),
         screen=_screen(facts["screen"]),
+        exit_code=None if facts["exit_code"] is None else _number(facts["exit_code"], 0, 255),
         started_at=_moment(facts["started_at"]),
         ended_at=None if ended is None else _moment(ended),
         stdout_bytes=_number(facts["stdout_bytes"], 0, _MOST),

@@ -53,6 +53,7 @@ def execution_as_json(execution: Execution, session_id: str) -> dict[str, Any]:
         "language": execution.language,
         "shell": execution.shell,
         "pty": execution.screen is not None,
+        "exit_code": execution.exit_code,
         "started_at": timestamp(execution.started_at),
         "ended_at": None if execution.ended_at is None else timestamp(execution.ended_at),
         "stdout_bytes": execution.stdout_bytes,

@@ -37,6 +37,11 @@ class ExecutionHandle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
+    @property
+    def execution_id(self) -> str:
+        """The same as `id`, by the name that results have for it."""
+        return self.id
+
     @call
     async def wait(self, timeout: float | None = None) -> ExecutionResult:
         """Its result, when it is over. Raises StillRunning if it is not over after `timeout` seconds."""

@@ -30,6 +30,7 @@ def facts(execution: Execution) -> Head:
         **execution.about,
         "execution": execution.name,
         "status": execution.status,
+        "exit_code": execution.answer[0]["exit_code"] if execution.answer else None,
         "started_at": execution.started_at,
         "ended_at": execution.ended_at,
         "stdout_bytes": log.counts[0],

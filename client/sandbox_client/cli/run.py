@@ -70,10 +70,9 @@ def _attend(execution: Execution) -> int:
         whole = whole and not event.missing
         if event.result is not None:
             _explain(event.result)
-            # What is not whole must not pass for a success.
-            return (
-                event.result.exit_code if whole and not feeder.failed else event.result.exit_code or NOT_RUN
-            )
+            if feeder.failed:
+                return NOT_RUN
+            return event.result.exit_code or (0 if whole else NOT_RUN)  # half an output is no success
     return NOT_RUN
 
 
