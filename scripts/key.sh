@@ -73,6 +73,8 @@ with SandboxClient() as sandbox:
     print(result.output, result.exit_code)
 END
 
+or in a terminal of its own: $(printf %q "$VENV/bin/sandbox") shell
+
 Next: ./quickstart.sh status | stop | uninstall | --help        Logs: $OWN/*.log
 TEXT
 }

@@ -163,7 +163,7 @@ class Config:
     timeout: float = _setting("30", _seconds, "seconds a command may run if it does not say")
     timeout_max: float = _setting("3600", _seconds, "longest timeout a command may ask for")
     output_limit: int = _setting("1m", _bytes, "bytes kept of each of stdout, stderr and output")
-    log_limit: int = _setting("16m", _bytes, "bytes kept of an execution's log; four such logs a session")
+    log_limit: int = _setting("16m", _bytes, "bytes kept of an execution's log")
     body_limit: int = _setting("80m", _bytes, "largest request body")
     sessions_max: int = _setting("100", _count, "live sessions a tenant may have")
     executions_max: int = _setting("32", _count, "commands a session may run or queue at once")

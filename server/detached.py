@@ -45,6 +45,10 @@ class Detached:
         rows = self._store.quickly(sql, (session, execution)).fetchall()
         return float(rows[0][0]) if rows else None
 
+    def rename(self, session: str, execution: str, to: str) -> None:
+        sql = "UPDATE OR REPLACE detached SET execution = ? WHERE session = ? AND execution = ?"
+        self._store.quickly(sql, (to, session, execution))
+
     def count(self, tenant: str, now: float) -> int:
         found: int = self._store.quickly(_COUNT, (tenant, now)).fetchone()[0]
         return found

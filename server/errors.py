@@ -66,7 +66,10 @@ class Unauthorized(SandboxError):
     code = "unauthorized"
 
     def __init__(self) -> None:
-        super().__init__("Send a valid key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.")
+        super().__init__(
+            "Send a valid key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'. "
+            "A ticket, where one is taken, must be fresh."
+        )
 
 
 class SessionNotFound(SandboxError):

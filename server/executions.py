@@ -26,6 +26,7 @@ _WORTH_NOTING = 1.0  # a command that took less has not kept its session from re
 _RECOUNT_SECONDS = 1.0
 _ANY = 1 << 30
 _SHELL = ["/bin/bash", "-i"]
+_SCREEN = (80, 24)
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,18 @@ class Executions:
         until = self._sessions.use(session, 2 * command.timeout)
         return self._start(session, command, name, wait, until)
 
-    def open_terminal(self, tenant: str, session_id: str, name: str, screen: tuple[int, int]) -> Told:
+    def open_terminal(self, tenant: str, session_id: str, name: str, screen: tuple[int, int] | None) -> Told:
         """The session's terminal of that name: a shell on a screen, begun if it does not run.
 
         It lives as long as the session. Typing renews the lease; a shell that only waits does not.
         """
         session = self._sessions.get(tenant, session_id)
         self._sessions.use(session)
-        command = Command(_SHELL, self._config.age_max, shell=None, screen=screen, again=True)
-        return self._start(session, command, Name(f"{TERMINAL}{name}", ""), 0, session.must_end_at)
+        command = Command(_SHELL, self._config.age_max, shell=None, screen=screen or _SCREEN, again=True)
+        series = f"{TERMINAL}{name}"
+        told = self._start(session, command, Name(series, ""), 0, session.must_end_at)
+        self._detached.rename(session.id, series, told.execution.id)
+        return told
 
     def _start(self, session: Session, command: Command, name: Name, wait: float, until: float) -> Told:
         until = until or self._clock() + 2 * command.timeout

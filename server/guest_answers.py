@@ -52,7 +52,8 @@ class Execution:
     command: str
     language: str
     shell: str | None
-    pty: bool
+    screen: tuple[int, int] | None
+    exit_code: int | None
     started_at: float
     ended_at: float | None
     stdout_bytes: int
@@ -155,7 +156,8 @@ def _execution(facts: dict[str, Any]) -> Execution:
         command=_needed(facts["command"]),
         language=_needed(facts["language"]),
         shell=_text(facts["shell"]),
-        pty=facts["pty"] is True,
+        screen=_screen(facts["screen"]),
+        exit_code=None if facts["exit_code"] is None else _number(facts["exit_code"], 0, 255),
         started_at=_moment(facts["started_at"]),
         ended_at=None if ended is None else _moment(ended),
         stdout_bytes=_number(facts["stdout_bytes"], 0, _MOST),
@@ -165,6 +167,14 @@ def _execution(facts: dict[str, Any]) -> Execution:
         total=_number(facts["total"], 0, _MOST),
         missing=[(_number(begin, 0, _MOST), _number(end, 0, _MOST)) for begin, end in facts["missing"]],
     )
+
+
+def _screen(value: object) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("not a size")
+    return _number(value[0], 1, _MOST), _number(value[1], 1, _MOST)
 
 
 def _streams(sizes: dict[str, Any], body: protocol.Body) -> tuple[Stream, Stream, Stream]:

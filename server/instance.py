@@ -50,6 +50,7 @@ def prepare(config: Config) -> Instance:
     """Make the state directory, or put its owners right. Doing it again changes nothing."""
     owner = web_owner(config)
     state = config.state
+    _check_way(state, owner)
     _directory(state, 0o711, -1, owner.gid)
     _directory(config.store_path.parent, 0o700, owner.uid, owner.gid)
     _directory(config.keeper_socket.parent, 0o750, -1, owner.gid)
@@ -57,6 +58,20 @@ def prepare(config: Config) -> Instance:
     _store_file(config.store_path, owner)
     _secret_file(state / "instance", owner.gid)
     return load(config)
+
+
+def _check_way(state: Path, owner: Owner) -> None:
+    """The web's user must be able to get there: in somebody's home, for instance, it is not."""
+    if owner.uid in (0, os.geteuid()):
+        return
+    for place in (parent for parent in state.parents if parent.exists()):
+        found = place.stat()
+        enters = 0o100 if found.st_uid == owner.uid else 0o010 if found.st_gid == owner.gid else 0o001
+        if not found.st_mode & enters:
+            raise BadConfig(
+                f"SANDBOX_STATE_DIR={state}: the web's user may not enter {place}; "
+                f"use another directory, or allow it with chmod o+x {place}"
+            )
 
 
 def load(config: Config) -> Instance:

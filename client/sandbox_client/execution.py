@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from .session import Session
+    from .wire import Answer
 
 WAIT_STEP = 60.0  # the longest that one request waits for an end
 KILL_TIME = 60.0  # the server answers a kill when all processes are gone
@@ -34,6 +36,11 @@ class ExecutionHandle:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
+
+    @property
+    def execution_id(self) -> str:
+        """The same as `id`, by the name that results have for it."""
+        return self.id
 
     @call
     async def wait(self, timeout: float | None = None) -> ExecutionResult:
@@ -60,12 +67,12 @@ class ExecutionHandle:
     @call
     async def log_bytes(self, stream: Literal["stdout", "stderr"] | None = None) -> bytes:
         """All it has written so far, as far as the server keeps it; both streams in order, or one of them."""
-        return await self._log(stream)
+        return (await self._log(stream)).content
 
     @call
     async def logs(self, stream: Literal["stdout", "stderr"] | None = None) -> str:
-        """The same as text."""
-        return (await self._log(stream)).decode(errors="replace")
+        """The same as text, with a line that says so where bytes are no longer kept."""
+        return log_text(await self._log(stream))
 
     @call
     async def send_input(self, data: str | bytes) -> None:
@@ -104,13 +111,25 @@ class ExecutionHandle:
         ask = Ask("GET", f"/executions/{self.id}", query=query, work_time=wait)
         return execution_info(await self._session.ask(ask, tries))
 
-    async def _log(self, stream: str | None) -> bytes:
+    async def _log(self, stream: str | None) -> Answer:
         ask = Ask("GET", f"/executions/{self.id}/log", query={"stream": stream} if stream else None)
-        return (await self._session.connection.answer(await self._session.of(ask))).content
+        return await self._session.connection.answer(await self._session.of(ask))
 
     async def _post(self, verb: str, **body: Any) -> None:
         tries = Holdout(self._session.connection.patience, repeatable=False)
         await self._session.ask(Ask("POST", f"/executions/{self.id}/{verb}", body), tries)
+
+
+def log_text(log: Answer) -> str:
+    """There is one range of bytes at most that is missing; of a single stream it is not known where."""
+    said = re.fullmatch(r"(\d+)-(\d+)", log.headers.get("X-Log-Missing", ""))
+    if said is None:
+        return log.content.decode(errors="replace")
+    begin, end = int(said[1]), int(said[2])
+    whole = int(log.headers.get("X-Log-Bytes", 0)) == len(log.content) + end - begin
+    mark = f"\n... {end - begin} bytes omitted ...\n" if whole else "\n... some bytes omitted ...\n"
+    cut = begin if whole else len(log.content)
+    return log.content[:cut].decode(errors="replace") + mark + log.content[cut:].decode(errors="replace")
 
 
 def kept_result(info: ExecutionInfo) -> ExecutionResult:

@@ -157,6 +157,7 @@ class ExecutionInfo(Record):
     command: str = ""
     language: str | None = None
     shell: str | None = None
+    exit_code: int | None = None
     pty: bool = False
     started_at: datetime | None = None
     ended_at: datetime | None = None

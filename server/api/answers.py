@@ -81,6 +81,7 @@ class Execution(BaseModel):
     language: str
     shell: str | None
     pty: bool
+    exit_code: int | None
     started_at: str
     ended_at: str | None
     stdout_bytes: int

@@ -152,7 +152,9 @@ def _line(event: Event) -> str:
 
 
 def _json(event: Event) -> str:
-    return json.dumps(event, ensure_ascii=False)
+    """One line for everybody: some libraries take these three for the end of one."""
+    text = json.dumps(event, ensure_ascii=False)
+    return text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _start(following: Following) -> Event:
@@ -163,7 +165,7 @@ def _start(following: Following) -> Event:
         "execution_id": execution.id,
         "session_id": following.session_id,
         "started_at": timestamp(execution.started_at),
-        "pty": execution.pty,
+        "pty": execution.screen is not None,
     }
 
 

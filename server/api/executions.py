@@ -124,7 +124,8 @@ def log(session_id: str, execution_id: str) -> Response:
     response = Response(body, mimetype="application/octet-stream")
     response.call_on_close(leave)
     response.headers["Content-Disposition"] = 'attachment; filename="execution.log"'
-    response.headers["X-Log-Bytes"] = str(told.total)
+    sizes = {None: told.total, "stdout": told.stdout_bytes, "stderr": told.stderr_bytes}
+    response.headers["X-Log-Bytes"] = str(sizes[asked.stream])
     if told.missing:
         response.headers["X-Log-Missing"] = ",".join(f"{begin}-{end}" for begin, end in told.missing)
     return response

@@ -283,7 +283,10 @@ class NewTicket(Request):
         return self
 
 
-class OpenTerminal(Screen):
+class OpenTerminal(Request):
+    cols: Annotated[int, Field(ge=1, le=1000)] | None = None
+    rows: Annotated[int, Field(ge=1, le=1000)] | None = None
+    execution_id: Annotated[str, Field(max_length=100)] | None = None
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,32}$")] = "main"
     after: Annotated[int, Field(ge=0, le=1 << 62)] | None = None
     ticket: str | None = None

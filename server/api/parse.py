@@ -185,6 +185,8 @@ _PLAIN_WORDS = {
     "string_type": "a text",
     "list_type": "a list",
     "dict_type": "an object of names and texts",
+    "model_type": "an object",
+    "bool_type": "true or false",
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",

@@ -21,6 +21,7 @@ from server import errors
 from server.api import models, origins, parse
 from server.api.hangup import Shutdown, interruptible
 from server.api.problems import problem_as_json
+from server.api.replay import without_queries
 from server.api.websocket import Closed, Message, WebSocket
 from server.api.wiring import key, named, parts, tenant
 from server.executions import Executions
@@ -46,12 +47,16 @@ def open_terminal(session_id: str) -> Response:
     executions = parts().executions
     leave = executions.enter_stream(tenant(), named(session_id))
     try:
-        told = executions.open_terminal(tenant(), session_id, asked.name, (asked.cols, asked.rows))
+        told = executions.open_terminal(tenant(), session_id, asked.name, _screen(asked))
         viewer = Viewer(socket, executions, tenant(), session_id, told.execution.id, g.request_id)
         viewer.serve(told, asked, partial(parts().is_revoked, key().id), parts().config.terminal_idle)
     finally:
         leave()
     return _HandedOver()
+
+
+def _screen(asked: models.OpenTerminal) -> tuple[int, int] | None:
+    return None if asked.cols is None or asked.rows is None else (asked.cols, asked.rows)
 
 
 class _HandedOver(Response):
@@ -72,6 +77,7 @@ class Viewer:
     execution: str
     request_id: str
     seq: int = 0
+    history_until: int = 0
     active: float = 0.0
 
     def serve(self, told: Told, asked: models.OpenTerminal, revoked: Callable[[], bool], idle: float) -> None:
@@ -94,16 +100,19 @@ class Viewer:
     def _greet(self, told: Told, asked: models.OpenTerminal) -> None:
         """Say where the bytes that follow begin. Who knows no position gets the last ones, by whole lines."""
         total = told.execution.total
-        known = asked.after is not None and asked.after <= total
+        same = asked.execution_id in (None, self.execution)  # a position counts in the shell it was told of
+        known = asked.after is not None and asked.after <= total and same
         self.seq = asked.after if asked.after is not None and known else max(0, total - _HISTORY)
         if self.seq < total:
             batch = self.executions.read(self.tenant, self.session, self.execution, self.seq)
             shown = b"".join(data for _, data in batch.pieces)
             cut = not known and batch.begin > 0
             self.seq = batch.begin + (shown.find(b"\n") + 1 if cut else 0)
-        if not told.new:
-            self._resize(asked)
-        size = {"cols": asked.cols, "rows": asked.rows}
+        self.history_until = 0 if known else total
+        screen = _screen(asked) or told.execution.screen or (0, 0)
+        if screen != told.execution.screen:
+            self._resize(*screen)
+        size = {"cols": screen[0], "rows": screen[1]}
         self._say(type="ready", seq=self.seq, execution_id=self.execution, **size, new=told.new)
         self.active = time.monotonic()
 
@@ -127,9 +136,11 @@ class Viewer:
         for batch in self.executions.follow(self.tenant, self.session, self.execution, self.seq):
             if batch.begin > self.seq:
                 self._say(type="gap", **{"from": self.seq, "to": batch.begin})
-            for _, data in batch.pieces:
+            shown = b"".join(data for _, data in batch.pieces)
+            old = max(0, self.history_until - batch.begin)
+            if shown:
                 self.active = time.monotonic()
-                self.socket.send(data)
+                self.socket.send(without_queries(shown[:old]) + shown[old:])
             self.seq = max(self.seq, batch.end)
         answer = self.executions.tell(self.tenant, self.session, self.execution).answer
         self._say(type="exit", exit_code=None if answer is None else answer.exit_code)
@@ -158,7 +169,7 @@ class Viewer:
         """What cannot be done is told; it is no reason to hang up. The printer tells the shell's end."""
         try:
             self._heed(message)
-        except errors.ExecutionEnded:
+        except (errors.ExecutionEnded, errors.NoStdin):
             return
         except (errors.Invalid, errors.StdinFull) as exc:
             self._say(type="problem", problem=problem_as_json(exc, self.request_id))
@@ -169,7 +180,7 @@ class Viewer:
             return
         asked = parse.text_of(models.TerminalMessage, message)
         if asked.type == "resize":
-            self._resize(asked)
+            self._resize(asked.cols, asked.rows)
         elif asked.type == "input":
             self._type(asked.data.encode())
         else:
@@ -178,9 +189,9 @@ class Viewer:
     def _type(self, keys: bytes) -> None:
         self.executions.input(self.tenant, self.session, self.execution, keys, close=False)
 
-    def _resize(self, screen: models.Screen) -> None:
+    def _resize(self, cols: int, rows: int) -> None:
         try:
-            self.executions.resize(self.tenant, self.session, self.execution, screen.cols, screen.rows)
+            self.executions.resize(self.tenant, self.session, self.execution, cols, rows)
         except (errors.NoTerminal, errors.ExecutionEnded):
             return  # it has just ended, or its program has let go of it
 

@@ -23,6 +23,8 @@ Answer = Tuple[Head, bytes]
 _KEPT_RESULTS = 64
 _KEPT_BYTES = 4 << 20
 _KEPT_LOGS = 4  # as many logs of full size as all that are kept may be large
+_LARGE_LOGS = 4  # commands running at once whose logs may have the full size
+_SMALLER = 8
 _KNOWN_IDS = 1024
 
 
@@ -87,6 +89,7 @@ class Executions:
         self._kept_results = 0  # bytes
         self._kept_logs = 0
         self._known: dict[str, Execution] = {}
+        self._series: dict[str, int] = {}
         self._ended: deque[Execution] = deque()  # with what is kept of them
         self._forgotten: deque[Execution] = deque()  # known by their ids alone
         self._lock = threading.Lock()
@@ -94,21 +97,34 @@ class Executions:
     def admit(self, name: str, fingerprint: str, about: Head, again: bool) -> tuple[Execution, bool]:
         """The execution of that name, and whether it is new: then the caller carries it out.
 
-        With `again` a name may be used anew when what had it has ended.
+        With `again` there is a series of that name, one after the other: the one that runs, else the next.
         """
         with self._lock:
+            if again:
+                name = self._in_series(name)
             known = self._known.get(name)
-            if known is None or (again and known.done.is_set()):
+            if known is None:
                 if self._running >= self._most:
                     raise TooManyExecutions
                 self._running += 1
-                known = self._known[name] = Execution(
-                    name, fingerprint, about, Log(self._log_limit, self._place)
-                )
+                known = self._known[name] = Execution(name, fingerprint, about, self._new_log())
                 return known, True
         if known.fingerprint != fingerprint:
             raise Conflict
         return known, False
+
+    def _in_series(self, name: str) -> str:
+        number = self._series.get(name, 0)
+        last = self._known.get(f"{name}.{number}")
+        if last is None or last.done.is_set():
+            number += 1
+        self._series[name] = number
+        return f"{name}.{number}"
+
+    def _new_log(self) -> Log:
+        """Beyond a few at once the logs are smaller, so that many commands cannot fill the host's disk."""
+        crowded = self._running > _LARGE_LOGS
+        return Log(self._log_limit // _SMALLER if crowded else self._log_limit, self._place)
 
     def promise(self, execution: Execution) -> None:
         """From here on it stays known, whatever comes of it; raises what it was refused for before."""

@@ -20,7 +20,7 @@ def about(head: Head) -> Head:
         "command": text[:_SHOWN],
         "language": head["language"],
         "shell": head["shell"],
-        "pty": head["screen"] is not None,
+        "screen": head["screen"],
     }
 
 
@@ -30,6 +30,7 @@ def facts(execution: Execution) -> Head:
         **execution.about,
         "execution": execution.name,
         "status": execution.status,
+        "exit_code": execution.answer[0]["exit_code"] if execution.answer else None,
         "started_at": execution.started_at,
         "ended_at": execution.ended_at,
         "stdout_bytes": log.counts[0],

@@ -198,6 +198,7 @@ class Session:
             if execution.control.stdin is None:
                 raise NoTerminal
             execution.control.stdin.resize(int(head["cols"]), int(head["rows"]))
+            execution.about["screen"] = [int(head["cols"]), int(head["rows"])]
         return {"ok": True}, b""
 
     def cancel(self, head: Head, _: Body) -> Reply:

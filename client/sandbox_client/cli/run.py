@@ -64,11 +64,15 @@ def _attend(execution: Execution) -> int:
     feeder = Feeder(execution)
     if _stdin() is not None:
         feeder.start()
+    whole = True
     for event in execution.events():
         _show(event)
+        whole = whole and not event.missing
         if event.result is not None:
             _explain(event.result)
-            return NOT_RUN if feeder.failed else event.result.exit_code
+            if feeder.failed:
+                return NOT_RUN
+            return event.result.exit_code or (0 if whole else NOT_RUN)  # half an output is no success
     return NOT_RUN
 
 

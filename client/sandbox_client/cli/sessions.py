@@ -92,7 +92,7 @@ def list_executions(args: argparse.Namespace) -> int:
         (
             (
                 one.execution_id,
-                one.status or "-",
+                f"{one.status} ({one.exit_code})" if one.exit_code is not None else one.status or "-",
                 f"{output.span(one.started_at)} ago",
                 output.span(one.started_at, one.ended_at),
                 f"{one.cpu_seconds:.1f}s",

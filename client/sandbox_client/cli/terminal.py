@@ -35,10 +35,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Output:
-    """Bytes that the terminal shows, and the position behind them."""
+    """Bytes that the terminal shows, and the position behind them in the log of this shell."""
 
     data: bytes
     seq: int
+    execution_id: str
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,18 @@ class Over:
 
 
 class Terminal:
-    """One connection. A broken one raises ConnectionLost; open another with `after` to go on."""
+    """One connection. A broken one raises ConnectionLost; open another `after` the last output to go on."""
 
-    def __init__(self, place: Place, size: tuple[int, int], after: int | None) -> None:
+    def __init__(self, place: Place, size: tuple[int, int], after: Output | None) -> None:
         self._url = place.credentials.url
         query: dict[str, Any] = {"name": place.name, "cols": size[0], "rows": size[1]}
         if after is not None:
-            query["after"] = after
+            query.update(after=after.seq, execution_id=after.execution_id)
         path = f"/v1/sessions/{place.session_id}/terminal?{urlencode(query)}"
         self._socket = _dial(place.credentials, path)
         self._heard = time.monotonic()
         self._seq = 0
+        self._execution_id = ""
 
     def fileno(self) -> int:
         return int(self._socket.fileno())  # type: ignore[no-untyped-call]  # theirs has no types
@@ -102,7 +104,7 @@ class Terminal:
         self._heard = time.monotonic()
         if opcode == websocket.ABNF.OPCODE_BINARY:
             self._seq += len(frame.data)
-            yield Output(frame.data, self._seq)
+            yield Output(frame.data, self._seq, self._execution_id)
         elif opcode == websocket.ABNF.OPCODE_TEXT:
             yield from self._message(json.loads(frame.data))
         elif opcode == websocket.ABNF.OPCODE_CLOSE:
@@ -111,11 +113,11 @@ class Terminal:
     def _message(self, message: dict[str, Any]) -> Iterator[Output | Over]:
         kind = message.get("type")
         if kind == "ready":
-            self._seq = int(message["seq"])
-            yield Output(b"", self._seq)
+            self._seq, self._execution_id = int(message["seq"]), str(message["execution_id"])
+            yield Output(b"", self._seq, self._execution_id)
         elif kind == "gap":  # this line was too slow: these bytes are no longer kept
             self._seq = int(message["to"])
-            yield Output(b"", self._seq)
+            yield Output(b"", self._seq, self._execution_id)
         elif kind == "exit":
             yield Over(int(message["exit_code"]))
         elif kind == "problem":

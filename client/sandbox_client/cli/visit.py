@@ -8,7 +8,7 @@ from ..retries import Holdout, Patience
 from ..sandbox import CONNECT_TIMEOUT, READ_TIMEOUT, RECONNECT_TIMEOUT, RETRIES
 from .keys import Escapes
 from .screen import Screen
-from .terminal import Over, Place, Terminal
+from .terminal import Output, Over, Place, Terminal
 
 TICK = 5.0  # seconds between looks at the clock while nothing happens
 MOST_KEYS = 64 * 1024  # typed while there is no connection; what is beyond is dropped
@@ -21,7 +21,7 @@ class Visit:
         self._place = Place(found, session_id, name)
         self._own = own
         self._escapes = Escapes()
-        self._seq: int | None = None
+        self._last: Output | None = None
         self._unsent = b""
         self._left: Over | None = None
 
@@ -40,7 +40,7 @@ class Visit:
                 return self._left
 
     def _connect(self, tries: Holdout) -> Over:
-        line = Terminal(self._place, self._own.size, self._seq)
+        line = Terminal(self._place, self._own.size, self._last)
         try:
             while self._left is None:
                 over = self._attend(line, tries)
@@ -59,7 +59,7 @@ class Visit:
             if isinstance(news, Over):
                 return news
             self._own.show(news.data)
-            self._seq = news.seq
+            self._last = news
             tries.progress()
         return None
 
@@ -71,7 +71,7 @@ class Visit:
         self._unsent = (self._unsent + typed.send)[:MOST_KEYS]
         if typed.leave or keys == b"":
             self._left = Over(None, "left the terminal")
-        if line is not None and self._seq is not None and self._unsent:
+        if line is not None and self._last is not None and self._unsent:
             line.type(self._unsent)
             self._unsent = b""
         if line is not None and resized:

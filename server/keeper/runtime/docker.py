@@ -152,8 +152,9 @@ class DockerRuntime:
             "MemorySwap": spec.memory,
             "NanoCpus": round(spec.cpus * 1e9),
             "PidsLimit": self._config.container_processes,
-            # Above the host's own processes, below the user's: on a host short of memory sandboxes go first.
-            "OomScoreAdj": 500,
+            # Above the host's own processes, far below the commands': in a sandbox short of memory they go
+            # first, however much of their output the guest holds; on a host, sandboxes do.
+            "OomScoreAdj": 50,
             "ShmSize": 16 * _MIB,
             "Tmpfs": {
                 "/tmp": "rw,nosuid,nodev,exec,size=64m,mode=1777",

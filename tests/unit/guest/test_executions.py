@@ -80,14 +80,32 @@ def test_another_fingerprint_is_a_conflict(executions: Executions) -> None:
         executions.admit("a", "two", {}, False)
 
 
-def test_a_name_may_be_used_again_only_if_that_was_asked_for_and_the_first_has_ended(
+def test_a_series_gives_the_one_that_runs_and_then_another_with_an_id_of_its_own(
     executions: Executions,
 ) -> None:
-    first = admit(executions, "terminal")
+    first = admit(executions, "terminal", again=True)
     assert executions.admit("terminal", "", {}, True) == (first, False)
     executions.finish(first, ({}, b""))
-    assert executions.admit("terminal", "", {}, False) == (first, False)
-    assert admit(executions, "terminal", again=True) is not first
+    second = admit(executions, "terminal", again=True)
+    assert (first.name, second.name) == ("terminal.1", "terminal.2")
+    assert executions.find("terminal.1") is first
+
+
+def test_the_number_of_a_forgotten_one_is_not_used_again(executions: Executions) -> None:
+    executions.finish(admit(executions, "terminal", again=True), ({}, b""))
+    for number in range(2000):
+        executions.finish(admit(executions, str(number)), ({}, b""))
+    assert admit(executions, "terminal", again=True).name == "terminal.2"
+
+
+def test_many_at_once_have_smaller_logs(tmp_path: Path) -> None:
+    executions = Executions(32, LIMIT, str(tmp_path))
+    running = [admit(executions, str(number)) for number in range(10)]
+    for execution in running:
+        execution.log.add("stdout", bytes(2 * LIMIT))
+    assert [kept_of(execution) for execution in running] == [LIMIT] * 4 + [LIMIT // 8] * 6
+    for execution in running:
+        execution.log.close()
 
 
 def test_one_that_was_refused_gives_its_place_back_and_may_be_tried_again(executions: Executions) -> None:
