@@ -63,21 +63,25 @@ class Executions:
         self._detached = detached
         self._tally = tally
         self._clock = clock
+        self._counted: dict[str, tuple[int, float]] = {}
         self._recounted: dict[str, float] = {}
 
     def run(self, tenant: str, session_id: str, command: Command, name: Name) -> Answer:
         """Run a command and wait for what it comes to."""
         session = self._sessions.get(tenant, session_id)
         busy_until = self._sessions.use(session, 2 * command.timeout)  # it may wait for its shell, then run
+        self._count_in(tenant)
         try:
-            with self._counted(tenant), self._named(name), self._sessions.reached(session) as sandbox:
+            with self._sessions.reached(session) as sandbox:
                 answer = self._guests.run(sandbox, name.id, name.fingerprint, command)
-        except errors.SandboxError:
-            raise
+        except errors.SandboxError as exc:
+            raise _blamed(exc, name) from exc
         except BaseException:  # the caller has gone, the command goes on
             until = busy_until or self._clock() + 2 * command.timeout
             self._detached.add(One(tenant, session.id, name.id, until), self._clock(), _ANY)
             raise
+        finally:
+            self._tally.leave("executions", tenant)
         if busy_until or answer.seconds >= _WORTH_NOTING:
             self._sessions.rest(session, busy_until)
         return answer
@@ -105,12 +109,12 @@ class Executions:
         until = until or self._clock() + 2 * command.timeout
         new = self._detach(One(session.tenant, session.id, name.id, until))
         try:
-            with self._named(name), self._sessions.reached(session) as sandbox:
+            with self._sessions.reached(session) as sandbox:
                 told = self._guests.start(sandbox, name.id, name.fingerprint, command, wait)
         except errors.SandboxError as exc:
             if new and not isinstance(exc, errors.GuestUnavailable):  # then it may run all the same
                 self._detached.remove(session.id, name.id)
-            raise
+            raise _blamed(exc, name) from exc
         if told.refusal is not None:
             self._noted(session, told)
             raise refusal_of(told.refusal, self._config.executions_max)
@@ -200,32 +204,24 @@ class Executions:
         with self._sessions.reached(session) as sandbox:
             yield session, sandbox
 
-    @contextmanager
-    def _named(self, name: Name) -> Iterator[None]:
-        """Who did not choose the id does not know it: what is in conflict is the key."""
-        try:
-            yield
-        except errors.ExecutionExists as exc:
-            if name.chosen:
-                raise
-            raise errors.IdempotencyConflict from exc
-
-    @contextmanager
-    def _counted(self, tenant: str) -> Iterator[None]:
+    def _count_in(self, tenant: str) -> None:
         """One more of the tenant's executions, besides those that are detached from any call."""
         most = self._config.tenant_executions_max
-        with self._tally.counted("executions", tenant, most - self._running_apart(tenant)) as admitted:
-            if not admitted:
-                raise errors.TooManyExecutions(most, "tenant")
-            yield
+        if not self._tally.enter("executions", tenant, most - self._running_apart(tenant)):
+            raise errors.TooManyExecutions(most, "tenant")
 
     def _running_apart(self, tenant: str) -> int:
-        count = self._detached.count(tenant, self._clock())
-        used = count + self._tally.count("executions", tenant)
-        if used < self._config.tenant_executions_max or not self._may_recount(tenant):
+        """How many are detached. Far from the limit a number of a moment ago is good enough."""
+        now, most = self._clock(), self._config.tenant_executions_max
+        count, counted_at = self._counted.get(tenant, (most, 0.0))
+        if count < most // 2 and abs(now - counted_at) < _RECOUNT_SECONDS:
             return count
-        self._recount(tenant)
-        return self._detached.count(tenant, self._clock())
+        count = self._detached.count(tenant, now)
+        if count + self._tally.count("executions", tenant) >= most and self._may_recount(tenant):
+            self._recount(tenant)
+            count = self._detached.count(tenant, now)
+        self._counted[tenant] = (count, now)
+        return count
 
     def _may_recount(self, tenant: str) -> bool:
         now = self._clock()
@@ -252,3 +248,10 @@ class Executions:
             if until is not None:
                 self._sessions.rest(session, until, ended_at)
         return told
+
+
+def _blamed(error: errors.SandboxError, name: Name) -> errors.SandboxError:
+    """Who did not choose the id does not know it: what is in conflict is then the key."""
+    if isinstance(error, errors.ExecutionExists) and not name.chosen:
+        return errors.IdempotencyConflict()
+    return error

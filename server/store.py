@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from server.errors import IdempotencyConflict, StoreUnavailable, TooManySessions
 from server.schema import SCHEMA
 
 _BUSY_SECONDS = 10.0
+_MOST_SEEN = 4096
 
 _log = logging.getLogger("sandbox.store")
 
@@ -72,15 +73,24 @@ _COLUMNS = tuple(column.name for column in fields(Session))
 _DUE = "(must_end_at <= :now OR max(last_used_at + lease, busy_until) <= :now)"
 
 
+@dataclass
+class Seen:
+    """Rows as they were when the database was at this version."""
+
+    version: int = -1
+    keys: dict[str, Key] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+
 class Store:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
         self._connections: dict[str, sqlite3.Connection] = {}
-
-    # Connections open at first use: gunicorn forks between the wiring and the first request.
+        self._seen = Seen()
 
     def _connection(self, synchronous: str) -> sqlite3.Connection:
+        """Opened at first use: gunicorn forks between the wiring and the first request."""
         connection = self._connections.get(synchronous)
         if connection is None:
             connection = sqlite3.connect(
@@ -111,6 +121,16 @@ class Store:
         with self._lock, _translated():
             return self._connection("NORMAL").execute(sql, values)
 
+    def _unchanged(self) -> Seen:
+        """What was read before, as long as nobody has written since: SQLite counts others' transactions.
+
+        Our own on the same connection are not counted, so whoever makes them drops what they change.
+        """
+        version: int = self.quickly("PRAGMA data_version").fetchone()[0]
+        if version != self._seen.version or len(self._seen.sessions) > _MOST_SEEN:
+            self._seen = Seen(version)
+        return self._seen
+
     def close(self) -> None:
         with self._lock:
             while self._connections:
@@ -135,8 +155,13 @@ class Store:
             )
 
     def key(self, key_id: str) -> Key | None:
-        row = self.quickly("SELECT * FROM keys WHERE id = ?", (key_id,)).fetchone()
-        return None if row is None else Key(**dict(row))
+        keys = self._unchanged().keys
+        if key_id not in keys:
+            row = self.quickly("SELECT * FROM keys WHERE id = ?", (key_id,)).fetchone()
+            if row is None:
+                return None
+            keys[key_id] = Key(**dict(row))
+        return keys[key_id]
 
     def is_revoked(self, key_id: str) -> bool:
         key = self.key(key_id)
@@ -192,13 +217,19 @@ class Store:
             connection.execute("DELETE FROM sessions WHERE id = ? AND state = 'opening'", (session_id,))
 
     def session(self, session_id: str) -> Session | None:
-        row = self.quickly("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
-        return None if row is None else _session(row)
+        sessions = self._unchanged().sessions
+        if session_id not in sessions:
+            row = self.quickly("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            if row is None:
+                return None
+            sessions[session_id] = _session(row)
+        return sessions[session_id]
 
     def use(self, session_id: str, now: float, busy_until: float) -> None:
         sql = """UPDATE sessions SET last_used_at = ?, busy_until = max(busy_until, ?)
                  WHERE id = ? AND state = 'running'"""
         self.quickly(sql, (now, busy_until, session_id))
+        self._seen.sessions.pop(session_id, None)
 
     def rest(self, session_id: str, now: float, busy_until: float) -> None:
         """A command has ended: the lease starts anew, and what this command alone kept alive is let go."""
@@ -206,6 +237,7 @@ class Store:
                  busy_until = CASE WHEN busy_until = ? THEN 0 ELSE busy_until END
                  WHERE id = ? AND state = 'running'"""
         self.quickly(sql, (now, busy_until, session_id))
+        self._seen.sessions.pop(session_id, None)
 
     def extend(self, session_id: str, lease: float, now: float) -> None:
         with self.writing() as connection:

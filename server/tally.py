@@ -23,7 +23,8 @@ _TRIES = 8
 _PLACE = struct.Struct("<QII")
 _WINDOW = struct.Struct("<" + "QII" * _TRIES)
 _REGION_BYTES = _PLACES * _PLACE.size
-_NONE = [0, 0]
+_COUNT = struct.Struct("<I")
+_KEY_BYTES = 8
 
 
 class Tally:
@@ -55,39 +56,42 @@ class Tally:
         self._add(kind, tenant, -1)
 
     def count(self, kind: str, tenant: str) -> int:
-        shared, key, which = self._opened(), _key(tenant), KINDS.index(kind)
-        found = self._apart.get(key, _NONE)[which]
-        for region in range(self._regions):
-            window = _WINDOW.unpack_from(shared, _window_at(region, key))
-            if key in window[::3]:
-                found += window[3 * window[::3].index(key) + 1 + which]
+        shared, (key, name, place) = self._opened(), _spot(tenant)
+        which = KINDS.index(kind)
+        found = self._apart[key][which] if self._apart and key in self._apart else 0
+        for start in range(place, len(shared), _REGION_BYTES):
+            offset = _find(shared, start, name)
+            if offset >= 0:
+                found += _COUNT.unpack_from(shared, offset + _KEY_BYTES + _COUNT.size * which)[0]
         return found
 
     def _add(self, kind: str, tenant: str, change: int) -> None:
-        shared, key, which = self._opened(), _key(tenant), KINDS.index(kind)
-        offset = None if key in self._apart else self._place(shared, key)
-        counts = list(
-            self._apart.get(key, _NONE) if offset is None else _PLACE.unpack_from(shared, offset)[1:]
-        )
-        counts[which] = max(0, counts[which] + change)
-        if offset is not None:
-            _PLACE.pack_into(shared, offset, key, *counts)
-        elif any(counts):
-            self._apart[key] = counts
-        else:
-            self._apart.pop(key, None)
+        shared, (key, name, place) = self._opened(), _spot(tenant)
+        which = KINDS.index(kind)
+        offset = -1 if key in self._apart else self._place(shared, name, place)
+        if offset < 0:
+            counts = self._apart.setdefault(key, [0, 0])
+            counts[which] = max(0, counts[which] + change)
+            if not any(counts):
+                del self._apart[key]
+            return
+        at = offset + _KEY_BYTES + _COUNT.size * which
+        _COUNT.pack_into(shared, at, max(0, _COUNT.unpack_from(shared, at)[0] + change))
 
-    def _place(self, shared: mmap.mmap, key: int) -> int | None:
-        """The tenant's own, else one that nobody uses now; None if all are in use."""
+    def _place(self, shared: mmap.mmap, name: bytes, place: int) -> int:
+        """The tenant's own, else one that nobody uses now; -1 if all are in use."""
         if self._mine is None:
-            return None
-        start = _window_at(self._mine, key)
-        window = _WINDOW.unpack_from(shared, start)
-        if key in window[::3]:
-            return start + window[::3].index(key) * _PLACE.size
-        unused = (at for at in range(_TRIES) if not window[3 * at + 1] and not window[3 * at + 2])
-        at = next(unused, None)
-        return None if at is None else start + at * _PLACE.size
+            return -1
+        start = self._mine * _REGION_BYTES + place
+        offset = _find(shared, start, name)
+        if offset < 0:
+            window = _WINDOW.unpack_from(shared, start)
+            unused = (at for at in range(_TRIES) if not window[3 * at + 1] and not window[3 * at + 2])
+            at = next(unused, None)
+            offset = -1 if at is None else start + at * _PLACE.size
+            if offset >= 0:
+                shared[offset : offset + _KEY_BYTES] = name
+        return offset
 
     def _opened(self) -> mmap.mmap:
         """Mapped at first use: gunicorn forks between the wiring and the first request."""
@@ -121,11 +125,17 @@ def _lock(file: int, region: int) -> bool:
     return True
 
 
-def _window_at(region: int, key: int) -> int:
-    """Where the few places begin in which a tenant's counters can be."""
-    return region * _REGION_BYTES + key % (_PLACES - _TRIES) * _PLACE.size
+def _find(shared: mmap.mmap, start: int, name: bytes) -> int:
+    """Where a tenant's counters are in a window that begins at `start`; -1 if they are not there."""
+    offset = shared.find(name, start, start + _WINDOW.size)
+    while offset >= 0 and (offset - start) % _PLACE.size:  # these bytes, but not in a key's place
+        offset = shared.find(name, offset + 1, start + _WINDOW.size)
+    return offset
 
 
 @functools.lru_cache(maxsize=_PLACES)
-def _key(tenant: str) -> int:
-    return int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=8).digest(), "little") | 1
+def _spot(tenant: str) -> tuple[int, bytes, int]:
+    """A tenant's key, as a number and as bytes, and where in a region the few places are that it may have."""
+    name = hashlib.blake2b(tenant.encode(), digest_size=_KEY_BYTES).digest()
+    key = int.from_bytes(name, "little") | 1
+    return key, key.to_bytes(_KEY_BYTES, "little"), key % (_PLACES - _TRIES) * _PLACE.size

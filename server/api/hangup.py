@@ -57,7 +57,7 @@ def noticed(peer: socket.socket | None, after: float = 0.0) -> Iterator[None]:
     if peer is None:
         yield
         return
-    watcher = gevent.spawn_later(after, _watch, peer, gevent.getcurrent())
+    watch = _Watch(peer, gevent.getcurrent(), after)
     try:
         yield
     except Shutdown as exc:
@@ -65,7 +65,25 @@ def noticed(peer: socket.socket | None, after: float = 0.0) -> Iterator[None]:
     except Stop as exc:
         raise ClientGone from exc
     finally:
-        watcher.kill(block=False)
+        watch.end()
+
+
+class _Watch:
+    """Begins after a while, by a timer: most of what is watched is over by then, and this is cheap."""
+
+    def __init__(self, peer: socket.socket, busy: greenlet, after: float) -> None:
+        self._watcher: gevent.Greenlet[..., None] | None = None
+        self._timer = gevent.get_hub().loop.timer(after)
+        self._timer.start(self._begin, peer, busy)
+
+    def _begin(self, peer: socket.socket, busy: greenlet) -> None:
+        self._watcher = gevent.spawn(_watch, peer, busy)
+
+    def end(self) -> None:
+        self._timer.stop()
+        self._timer.close()
+        if self._watcher is not None:
+            self._watcher.kill(block=False)
 
 
 def _watch(peer: socket.socket, busy: greenlet) -> None:

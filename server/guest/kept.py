@@ -10,6 +10,7 @@ All of it lives in a directory that only root may list or change.
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import shutil
@@ -131,13 +132,12 @@ class Kept(ABC):
         """Run the prepared command: give the orders and wait for the report. Raises Died."""
         assert self._child is not None
         since = now_ticks()
-        meter = Meter(self._child, since, kept=True, spent=self._spent)
+        meter = Meter(self._child, since, kept=True, account=self._cpu)
         reader = self._reader(self._pipes.reading_ends(), output)
         try:
             work.control.begin(self._child, since, kept=True, meter=meter)
             report = self._order(token, orders, reader, time.monotonic() + work.timeout, meter)
-            self._spent = self._cpu()
-            self._usage = meter.final(self._spent)
+            self._usage = meter.final()
             return report
         finally:
             work.control.finish()
@@ -149,6 +149,7 @@ class Kept(ABC):
         """Orders out, report in; when time is up, by force."""
         try:
             self._write(orders.encode())
+            meter.begin()
             return self._await(token, reader, deadline, meter) or self._interrupt(token, reader, meter)
         except Died as exc:
             if not exc.timed_out and self._unread() >= len(orders.encode()):
@@ -262,14 +263,12 @@ class Kept(ABC):
             signal_tree(self._child.pid, self._child.mark, 0, signal.SIGKILL)
             raise Died
         self._account = os.open(f"/proc/{self._child.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._spent = self._cpu()
 
     def _cpu(self) -> float:
         """The interpreter's account; the last one known if it is gone."""
-        try:
-            return cpu_in(os.pread(self._account, 1024, 0))
-        except OSError:
-            return self._spent
+        with contextlib.suppress(OSError):
+            self._spent = cpu_in(os.pread(self._account, 1024, 0))
+        return self._spent
 
     def _clear(self) -> None:
         assert self._child is not None

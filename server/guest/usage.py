@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from .processes import Child
 from .trees import descendants
 
 _FIRST_LOOK = 0.05
 _LONGEST_PAUSE = 1.0
+_NOTICED = 0.02  # seconds: two ticks of the clock that CPU time is told in
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -26,15 +27,27 @@ class Usage(NamedTuple):
 
 
 class Meter:
-    def __init__(self, child: Child, since: int, kept: bool, spent: float = 0.0) -> None:
+    """`account` tells what an interpreter has spent in all; a process of its own needs none."""
+
+    def __init__(
+        self, child: Child, since: int, kept: bool, account: Callable[[], float] | None = None
+    ) -> None:
         self._child = child
+        self._account = account
+        self._began = time.monotonic()
         self.since = since
         self._kept = kept
-        self._spent = spent  # by the interpreter, before this command
+        self._spent = 0.0  # by the interpreter, before this command
         self._peak = 0
         self._seen = 0.0
         self._pause = _FIRST_LOOK
-        self.next_look = time.monotonic() + _FIRST_LOOK
+        self.next_look = self._began + _FIRST_LOOK
+
+    def begin(self) -> None:
+        """Just after the interpreter got its orders: it has spent next to nothing on them yet, and is not
+        held up by this, which takes a while."""
+        if self._account is not None:
+            self._spent = self._account()
 
     def look(self) -> None:
         """Note the memory of what runs now, and when to look again."""
@@ -54,9 +67,11 @@ class Meter:
         self._seen = max(self._seen, spent)
         return Usage(self._seen, self._peak or None)
 
-    def final(self, spent: float) -> Usage:
-        """When a command of an interpreter is over: `spent` is the interpreter's account now."""
-        return Usage(max(self._seen, spent - self._spent), self._peak or None)
+    def final(self) -> Usage:
+        """When a command of an interpreter is over. The kernel's clock would not notice a short one."""
+        if self._account is None or time.monotonic() - self._began < _NOTICED:
+            return Usage(self._seen, self._peak or None)
+        return Usage(max(self._seen, self._account() - self._spent), self._peak or None)
 
     def of_process(self) -> Usage:
         """When a process of its own is over. What was killed unwaited-for is only in what was seen before.
