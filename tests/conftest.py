@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 import tempfile
@@ -16,6 +17,12 @@ from pathlib import Path
 import pytest
 from sandbox_client import SandboxClient
 from stack import ROOT, Stack, running
+
+
+def pytest_configure() -> None:
+    """A run in the background ignores Ctrl-C, and so would every program that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

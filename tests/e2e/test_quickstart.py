@@ -60,8 +60,13 @@ def test_the_printed_curl_lines_work_as_they_stand(installed: Place) -> None:
 def test_the_printed_python_snippet_works_as_it_stands(installed: Place) -> None:
     """The client finds the URL and the key by itself."""
     text = installed.run().out
-    snippet = printed(text, "or with Python:", "Next:")
+    snippet = printed(text, "or with Python:", "or in a terminal")
     assert bash(snippet, installed.env).rstrip().endswith("0")
+
+
+def test_the_printed_program_is_there(installed: Place) -> None:
+    line = printed(installed.run().out, "or in a terminal of its own:", "Next:").strip()
+    assert "open a terminal in a sandbox" in bash(f"{line} --help", installed.env)
 
 
 def test_status_of_a_running_server(installed: Place) -> None:
