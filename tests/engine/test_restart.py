@@ -50,7 +50,7 @@ def restart(stack: Stack) -> None:
 
 def keeper_settled(stack: Stack) -> bool:
     """Asked at its own door, as /readyz may repeat what it heard a second ago; its self-check is done."""
-    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError, ValueError):
         probe.settimeout(10)
         probe.connect(str(stack.dir / "state" / "run" / "keeper.sock"))
         probe.sendall(b'{"verb": "check"}\n')

@@ -10,6 +10,7 @@ import pytest
 from expect import problem, refused
 from web_in_process import Web
 
+from server import errors
 from server.config import Config
 
 ID = "f" * 32
@@ -271,7 +272,7 @@ def test_without_the_right_key_there_is_one_answer(web: Web, headers: dict[str, 
     given = {name: value.replace("KEY", web.key) for name, value in headers.items()}
     answer = web.http.post("/create_session", headers=given)
     body = problem(answer, 401, "unauthorized")
-    assert body["detail"] == "Send a valid key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
+    assert body["detail"] == errors.Unauthorized().detail
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
