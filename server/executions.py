@@ -24,6 +24,7 @@ from server.tally import Tally
 KEEPALIVE = 10.0  # seconds after which somebody who follows hears at least that all is well
 _WORTH_NOTING = 1.0  # a command that took less has not kept its session from resting
 _RECOUNT_SECONDS = 1.0
+_MOMENT = 0.1
 _ANY = 1 << 30
 _SHELL = ["/bin/bash", "-i"]
 _SCREEN = (80, 24)
@@ -74,8 +75,10 @@ class Executions:
         try:
             with self._sessions.reached(session) as sandbox:
                 answer = self._guests.run(sandbox, name.id, name.fingerprint, command)
-        except errors.SandboxError as exc:
-            raise _blamed(exc, name) from exc
+        except errors.ExecutionExists as exc:
+            raise _conflict(name) from exc
+        except errors.SandboxError:
+            raise
         except BaseException:  # the caller has gone, the command goes on
             until = busy_until or self._clock() + 2 * command.timeout
             self._detached.add(One(tenant, session.id, name.id, until), self._clock(), _ANY)
@@ -114,7 +117,9 @@ class Executions:
         except errors.SandboxError as exc:
             if new and not isinstance(exc, errors.GuestUnavailable):  # then it may run all the same
                 self._detached.remove(session.id, name.id)
-            raise _blamed(exc, name) from exc
+            if isinstance(exc, errors.ExecutionExists):
+                raise _conflict(name) from exc
+            raise
         if told.refusal is not None:
             self._noted(session, told)
             raise refusal_of(told.refusal, self._config.executions_max)
@@ -124,6 +129,7 @@ class Executions:
         most = self._config.tenant_executions_max
         self._running_apart(one.tenant)  # counts anew if need be
         new = self._detached.add(one, self._clock(), most - self._tally.count("executions", one.tenant))
+        self._counted.pop(one.tenant, None)
         if new is None:
             raise errors.TooManyExecutions(most, "tenant")
         return new
@@ -214,7 +220,7 @@ class Executions:
         """How many are detached. Far from the limit a number of a moment ago is good enough."""
         now, most = self._clock(), self._config.tenant_executions_max
         count, counted_at = self._counted.get(tenant, (most, 0.0))
-        if count < most // 2 and abs(now - counted_at) < _RECOUNT_SECONDS:
+        if count < most // 2 and abs(now - counted_at) < _MOMENT:
             return count
         count = self._detached.count(tenant, now)
         if count + self._tally.count("executions", tenant) >= most and self._may_recount(tenant):
@@ -250,8 +256,6 @@ class Executions:
         return told
 
 
-def _blamed(error: errors.SandboxError, name: Name) -> errors.SandboxError:
+def _conflict(name: Name) -> errors.SandboxError:
     """Who did not choose the id does not know it: what is in conflict is then the key."""
-    if isinstance(error, errors.ExecutionExists) and not name.chosen:
-        return errors.IdempotencyConflict()
-    return error
+    return errors.ExecutionExists() if name.chosen else errors.IdempotencyConflict()
