@@ -66,7 +66,7 @@ def test_the_printed_python_snippet_works_as_it_stands(installed: Place) -> None
 
 def test_the_printed_program_is_there(installed: Place) -> None:
     line = printed(installed.run().out, "or in a terminal of its own:", "Next:").strip()
-    assert "open a terminal in a sandbox" in bash(f"{line} --help", installed.env)
+    assert "Open a terminal in a sandbox" in bash(f"{line} --help", installed.env)
 
 
 def test_status_of_a_running_server(installed: Place) -> None:
