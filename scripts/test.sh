@@ -10,6 +10,7 @@ run_tests() {
     SANDBOX_STATE_DIR=$TEST_STATE
     open_state
     prepare dev
+    have chromium || have chromium-browser || have google-chrome || install_packages chromium
     release_lock
     forget_settings
     QUICKSTART_VENV=$VENV bash scripts/check.sh || lint=1
