@@ -7,9 +7,11 @@ than typed or eval'ed: inside `source` bash behaves as in a script, without job 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
+from typing import Iterator
 
 from .capture import Output
 from .kept import READY, Died, Kept, NeverRead, Report, outcome_of
@@ -35,8 +37,15 @@ class Bash(Kept):
         self._last_status = 0
         self._write((_PREPARE + self._tell(READY)).encode())
 
-    def setting(self, env: dict[str, str]) -> str:
-        return "\\builtin export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
+    def setting(self, env: dict[str, str], directory: str) -> str:
+        exports = "".join(f"\\builtin export {name}={shlex.quote(value)}\n" for name, value in env.items())
+        return f"{exports}\\builtin cd -- {shlex.quote(directory)}"
+
+    @contextlib.contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        status = self._last_status
+        yield
+        self._last_status = status
 
     def _run(self, work: Work, output: Output) -> Outcome:
         came_from, went_to = self._go(work.cwd) if work.cwd else ("", "")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from typing import Callable
 
+from .artifacts import now
 from .processes import Child
 from .stdin import Input
-from .trees import kill_tree, signal_tree
+from .trees import interrupt_tree, kill_tree, signal_tree
 from .usage import Meter
 
 # To end what runs in an interpreter: ask as Ctrl-C does; then end what the command started and ask again,
 # twice. The last resort ends the interpreter too.
-_PATIENCE = (0.25, 0.5, 0.5)
+_PATIENCE = (0.25, 0.4, 0.4)
+_LAST_WORD = 0.2  # for an interpreter whose command was ended under it: asked now, it would forget to report
 
 
 class Cancelled(Exception):
@@ -39,6 +42,9 @@ class Control:
         self.settled: threading.Event | None = None  # set when it runs, waits for its shell, or has ended
         self.begun = False
         self.cancelled = False
+        self.out_of_room = False  # it was ended because the disk is full
+        self.moment = now()  # when it began, for what it changes
+        self.over_at: int | None = None  # by the clock that files are marked with; nothing of it is later
         self.meter: Meter | None = None
         self.stdin: Input | None = None
 
@@ -62,12 +68,15 @@ class Control:
             self._child, self._since, self._kept = child, since, kept
             self.meter = meter
             self.begun = True
+            if kept:  # it may have waited for its shell; a process of its own runs already
+                self.moment = now()
         self.settle()
 
     def finish(self) -> None:
         """It is over. Whoever is just ending it is waited for: what comes next must not be hit."""
         with self._lock:
             self._over = True
+            self.over_at = time.time_ns()
             if self._noticed is not None:
                 self._noticed.set()
         with self._ending, self._lock:
@@ -77,29 +86,37 @@ class Control:
 
     def signal(self, number: int) -> None:
         child = self._running()
-        if self._kept and number != signal.SIGINT:
-            # Meant for the command, not for the interpreter it runs in.
-            signal_tree(child.pid, child.mark, self._since, number, spare_root=True)
-        else:
-            signal_tree(child.pid, child.mark, self._since, number)
+        if self._kept and number == signal.SIGINT:
+            interrupt_tree(child.pid, child.mark, self._since)
+        else:  # meant for the command, not for an interpreter it runs in
+            signal_tree(child.pid, child.mark, self._since, number, spare_root=self._kept)
 
     def cancel(self) -> None:
         """End the command and all it started; one that waits for its shell gives up its place."""
         with self._ending:
             with self._lock:
                 self.cancelled = self.cancelled or not self._over
-                child, noticed = self._child, threading.Event()
-                self._noticed = noticed
                 if self._queue is not None:
                     self._queue.set()
-                if child is None or self._over:
-                    return
-            if self.meter is not None:
-                self.meter.now()  # what is killed takes its account with it
-            if self._kept:
-                interrupt(child, self._since, noticed.wait)
-            else:
-                kill_tree(child.pid, child.mark, self._since, spare_root=False)
+            self._end()
+
+    def stop(self) -> None:
+        """The same for what runs; what waits for its shell keeps its place."""
+        with self._ending:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            child, noticed = self._child, threading.Event()
+            self._noticed = noticed
+            if child is None or self._over:
+                return
+        if self.meter is not None:
+            self.meter.now()  # what is killed takes its account with it
+        if self._kept:
+            interrupt(child, self._since, noticed.wait)
+        else:
+            kill_tree(child.pid, child.mark, self._since, spare_root=False)
 
     def _running(self) -> Child:
         child = self._child
@@ -111,10 +128,10 @@ class Control:
 def interrupt(child: Child, since: int, ended: Callable[[float], bool]) -> bool:
     """End a command and all it started; its interpreter survives if `ended` becomes true soon enough."""
     for patience in _PATIENCE:
-        signal_tree(child.pid, child.mark, since, signal.SIGCONT, signal.SIGINT)
+        interrupt_tree(child.pid, child.mark, since)
         over = ended(patience)
         kill_tree(child.pid, child.mark, since, spare_root=True)
-        if over:
+        if over or ended(_LAST_WORD):
             return True
     signal_tree(child.pid, child.mark, since, signal.SIGKILL)
     return False

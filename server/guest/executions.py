@@ -7,11 +7,12 @@ logs are kept of the last ones only, within a bound.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Tuple
+from typing import Iterable, Tuple
 
 from .control import Control
 from .log import Log
@@ -26,6 +27,7 @@ _KEPT_LOGS = 4  # as many logs of full size as all that are kept may be large
 _LARGE_LOGS = 4  # commands running at once whose logs may have the full size
 _SMALLER = 8
 _KNOWN_IDS = 1024
+_REMEMBERED_IDS = 10_000  # a quarter of a kilobyte each
 
 
 class TooManyExecutions(Exception):
@@ -57,6 +59,7 @@ class Execution:
     ended_at: float | None = None
     done: threading.Event = field(default_factory=threading.Event)
     answer: Answer | None = None
+    size: int = 0  # of the answer, in bytes
     refusal: Exception | None = None
     promised: bool = False  # somebody was told that it runs: it stays known, whatever comes of it
 
@@ -92,6 +95,7 @@ class Executions:
         self._series: dict[str, int] = {}
         self._ended: deque[Execution] = deque()  # with what is kept of them
         self._forgotten: deque[Execution] = deque()  # known by their ids alone
+        self._remembered: dict[str, str] = {}  # of those older still: name and fingerprint
         self._lock = threading.Lock()
 
     def admit(self, name: str, fingerprint: str, about: Head, again: bool) -> tuple[Execution, bool]:
@@ -104,6 +108,7 @@ class Executions:
                 name = self._in_series(name)
             known = self._known.get(name)
             if known is None:
+                self._refuse_remembered(name, fingerprint)
                 if self._running >= self._most:
                     raise TooManyExecutions
                 self._running += 1
@@ -112,6 +117,12 @@ class Executions:
         if known.fingerprint != fingerprint:
             raise Conflict
         return known, False
+
+    def _refuse_remembered(self, name: str, fingerprint: str) -> None:
+        """What the caller has a name for runs once, however long ago that was."""
+        before = self._remembered.get(name)
+        if before is not None:
+            raise Forgotten if before == fingerprint else Conflict
 
     def _in_series(self, name: str) -> str:
         number = self._series.get(name, 0)
@@ -144,6 +155,35 @@ class Executions:
         """Those that run and those whose results are kept, oldest first."""
         with self._lock:
             return [one for one in self._known.values() if one.answer is not None or not one.done.is_set()]
+
+    def kept(self) -> tuple[Execution, ...]:
+        """Those whose results are kept, oldest first."""
+        with self._lock:
+            return tuple(one for one in self._ended if one.answer is not None)
+
+    def named(self) -> dict[str, str]:
+        """Names that callers have given, or have a key for, with their fingerprints, oldest first."""
+        with self._lock:
+            known = {one.name: one.fingerprint for one in self._known.values() if one.fingerprint}
+            return {**self._remembered, **known}
+
+    def series(self) -> dict[str, int]:
+        """How far each series has come."""
+        with self._lock:
+            return dict(self._series)
+
+    def recall(self, ended: Iterable[Execution], named: dict[str, str], series: dict[str, int]) -> None:
+        """What the same session ran in an earlier sandbox, of which only results and names are left."""
+        with self._lock:
+            self._series.update(series)
+            self._remembered.update(named)
+            for execution in ended:
+                self._remembered.pop(execution.name, None)
+                self._known[execution.name] = execution
+                self._ended.append(execution)
+                self._weigh(execution, 1)
+            self._forget()
+            self._forget_names()
 
     def finish(self, execution: Execution, answer: Answer) -> None:
         with self._lock:
@@ -180,10 +220,29 @@ class Executions:
             oldest = self._forgotten.popleft()
             if self._known.get(oldest.name) is oldest:
                 del self._known[oldest.name]
+                self._remember(oldest)
+
+    def _remember(self, execution: Execution) -> None:
+        if not execution.fingerprint:
+            return  # its name was made up for it alone
+        self._remembered[execution.name] = execution.fingerprint
+        self._forget_names()
+
+    def _forget_names(self) -> None:
+        while len(self._remembered) > _REMEMBERED_IDS:
+            del self._remembered[next(iter(self._remembered))]
 
     def _take_too_much(self) -> bool:
         return self._kept_results > _KEPT_BYTES or self._kept_logs > _KEPT_LOGS * self._log_limit
 
     def _weigh(self, execution: Execution, sign: int) -> None:
-        self._kept_results += sign * (len(execution.answer[1]) if execution.answer else 0)
+        if sign > 0 and execution.answer is not None:
+            execution.size = _size(execution.answer)
+        self._kept_results += sign * execution.size
         self._kept_logs += sign * min(execution.log.total, self._log_limit)
+
+
+def _size(answer: Answer) -> int:
+    """As it is told: a head with a long value, or many artifacts, can be larger than the body."""
+    head, body = answer
+    return len(body) + len(json.dumps(head))

@@ -19,7 +19,7 @@ import termios
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Iterator
 
 from .capture import Output
 from .control import interrupt
@@ -78,8 +78,13 @@ class Kept(ABC):
         """How the interpreter is started. The first thing it does is to report itself `READY`."""
 
     @abstractmethod
-    def setting(self, env: dict[str, str]) -> str:
-        """A command that sets variables for good."""
+    def setting(self, env: dict[str, str], directory: str) -> str:
+        """A command that sets variables for good and goes to a directory."""
+
+    @contextlib.contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """What runs in the block leaves no trace in what the next command is told of the last one."""
+        yield
 
     @abstractmethod
     def _run(self, work: Work, output: Output) -> Outcome:
@@ -117,6 +122,11 @@ class Kept(ABC):
     @property
     def alive(self) -> bool:
         return self._child is not None and self._child.status is None
+
+    @property
+    def pid(self) -> int | None:
+        child = self._child
+        return None if child is None else child.pid
 
     def close(self) -> None:
         if self._child is not None:

@@ -3,11 +3,13 @@
 Positions count the bytes of all streams together, in the order in which they arrived; each byte keeps its
 position for ever. A command is never held up by its log or by those who read it: beyond the bound the oldest
 bytes after the first half make room, and a reader who comes too late is told which ones it missed.
-Small logs stay in memory. Larger ones go to a file without a name, which is gone when the guest is.
+Small logs stay in memory. Larger ones go to a file without a name, which is gone when the guest is. That lies
+on the host's disk, which holds more important things: while it has little room left, no log grows there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
@@ -20,6 +22,9 @@ from .bell import Bell
 STREAMS = ("stdout", "stderr")
 EVER = 1 << 62  # no log gets that long: who waits for more waits for the end
 _IN_MEMORY = 64 << 10
+_LOOK_BYTES = 256 << 10  # that a file may grow from one look at the room on its disk to the next
+_SPARED_SHARE = 20  # of the disk, a twentieth is not for logs,
+_SPARED_BYTES = 1 << 30  # but not more than this
 _MOST_PIECES = 512  # in one batch
 _MOST_TURNS = 16 << 10  # for each half: a command that changes streams with every byte is bounded too
 
@@ -40,9 +45,15 @@ class Spool:
         self._place = place
         self._memory = bytearray()
         self._file: BinaryIO | None = None
+        self._good_for = 0  # how large the file may become before its disk is looked at
 
     def write(self, offset: int, data: bytes) -> None:
-        if self._file is None and offset + len(data) > _IN_MEMORY:
+        """Raises OSError where there is no room; what was written before stays."""
+        end = offset + len(data)
+        if end > max(_IN_MEMORY, self._good_for):
+            _need_room(self._place, end + _LOOK_BYTES - self._good_for)
+            self._good_for = end + _LOOK_BYTES
+        if self._file is None and end > _IN_MEMORY:
             file = tempfile.TemporaryFile(buffering=0, dir=self._place)  # noqa: SIM115 - closed with the log
             try:
                 _write_all(file.fileno(), bytes(self._memory), 0)
@@ -68,6 +79,13 @@ class Spool:
             self._file = None
 
 
+def _need_room(place: str, size: int) -> None:
+    disk = os.statvfs(place)
+    spared = min(disk.f_blocks * disk.f_frsize // _SPARED_SHARE, _SPARED_BYTES)
+    if disk.f_bavail * disk.f_frsize < spared + size:
+        raise OSError(errno.ENOSPC, "what is left of the disk is not for logs")
+
+
 def _write_all(fd: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:
@@ -89,6 +107,15 @@ class Log:
         self.total = 0
         self.counts = [0, 0]  # for each stream
         self.ended = False
+
+    @classmethod
+    def lost(cls, counts: list[int]) -> Log:
+        """One that has ended and of which nothing is kept, but how much there was."""
+        log = cls(0, "")
+        log.counts, log.total = counts, sum(counts)
+        log.ended = True
+        log.close()
+        return log
 
     def add(self, stream: str, chunk: bytes) -> None:
         speaker = STREAMS.index(stream)
@@ -203,5 +230,5 @@ class Log:
             self._spool.write(self._head, chunk[first:])
 
     def _stop_storing(self) -> None:
-        """The disk is full: the first half stays, as far as it came; the rest is counted as missing."""
+        """No room on the disk: the first half stays, as far as it came; the rest is counted as missing."""
         self._head, self._ring = min(self._head, self.total), 0

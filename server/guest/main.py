@@ -13,10 +13,14 @@ import time
 
 from . import protocol
 from .bell import HungUp
+from .file_verbs import TRANSFERS
 from .processes import Processes
-from .requests import Places, Refused, Session, bind
+from .refused import Refused
+from .requests import Places, Session, bind
+from .transfers import Line
 
 HOME = "/workspace"
+OTHERS = ("/tmp", "/data")  # where else a caller may name files
 _MOST_CONNECTIONS = 256
 _STOPPED_BY_ENGINE = 75  # EX_TEMPFAIL: tells the keeper a stop by the engine from a crash
 _BREATH = 0.05
@@ -72,10 +76,14 @@ class Guest:
             self._connections.release()
 
     def _answer(self, connection: socket.socket, head: protocol.Head, body: protocol.Body) -> None:
+        verb = str(head.get("verb"))
+        if verb in TRANSFERS and self._session is not None:
+            self._session.transfer(verb, head, Line(connection))
+            return
         try:
             answer, answer_body = self._dispatch(head, body, connection.fileno())
         except Refused as exc:
-            answer, answer_body = {"ok": False, "code": exc.code}, b""
+            answer, answer_body = {"ok": False, "code": exc.code, **exc.facts}, b""
         protocol.send(connection, answer, answer_body)
 
     def _dispatch(
@@ -120,7 +128,12 @@ def reap_forever(processes: Processes) -> None:
         os.read(wake_read, 4096)
 
 
-def main(run: str = "/run/sandbox", shells: str = "/run/shells", home: str = HOME) -> None:
+def main(
+    run: str = "/run/sandbox",
+    shells: str = "/run/shells",
+    home: str = HOME,
+    others: tuple[str, ...] = OTHERS,
+) -> None:
     os.umask(0)
     sys.setswitchinterval(0.001)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's; the guest itself needs more than most
@@ -128,7 +141,7 @@ def main(run: str = "/run/sandbox", shells: str = "/run/shells", home: str = HOM
     with open(os.path.join(run, protocol.SECRET_NAME), "rb") as file:
         secret = file.read()
     processes = Processes()
-    guest = Guest(secret, processes, files, Places(run, shells, home))
+    guest = Guest(secret, processes, files, Places(run, shells, home, others))
     path = os.path.join(run, protocol.SOCKET_NAME)
     threading.Thread(target=guest.listen, args=(path,), daemon=True).start()
     reap_forever(processes)

@@ -91,14 +91,21 @@ def _start_on_terminal(argv: list[str], work: Work, place: _Place) -> tuple[Chil
     assert work.screen is not None
     null = os.open(os.devnull, os.O_RDWR)
     here, there = socket.socketpair()
-    with here, there:
+    since = now_ticks()
+    with here:
+        with there:  # no longer: if its process dies, the other end shall hear of it
+            try:
+                screen = Screen(there, *work.screen)
+                streams = Streams(null, null, null)
+                child = place.ground.processes.spawn(argv, place.env, place.cwd, streams, screen)
+            finally:
+                os.close(null)
         try:
-            screen = Screen(there, *work.screen)
-            streams = Streams(null, null, null)
-            child = place.ground.processes.spawn(argv, place.env, place.cwd, streams, screen)
-        finally:
-            os.close(null)
-        master = terminal.receive(here)
+            master = terminal.receive(here)
+        except OSError as exc:
+            kill_tree(child.pid, child.mark, since, spare_root=False)
+            child.close()
+            raise CannotStart(errno.EIO) from exc
     work.control.stdin = Input(os.dup(master), is_terminal=True)
     return child, {master: "stdout"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 from .stdin import Input
 from .streams import Feeder
@@ -36,6 +37,9 @@ class Pipes:
         self._fifo = os.path.join(place, "i")
         os.mkfifo(self.stdout, 0o622)
         os.mkfifo(self.stderr, 0o622)
+        self._once = _remembers_writers(self.stdout)
+        if self._once:
+            self._renew()
 
     def prepare(self, work: Work) -> None:
         write_file(self.command, str(work.command).encode())
@@ -61,7 +65,27 @@ class Pipes:
             reader = os.open(self.stdin, os.O_RDONLY | os.O_NONBLOCK)
             os.unlink(self.stdin)
             os.close(reader)
-        if held:
-            for path in (self.stdout, self.stderr):
-                os.unlink(path)
-                os.mkfifo(path, 0o622)
+        if held or self._once:
+            self._renew()
+
+    def _renew(self) -> None:
+        for path in (self.stdout, self.stderr):
+            os.unlink(path)
+            os.mkfifo(path, 0o622)
+
+
+def _remembers_writers(fifo: str) -> bool:
+    """gVisor tells a new reader of a FIFO that its writers have gone, although they were an earlier reader's.
+
+    Linux waits for the first one. There the next command's output would be taken to have ended at once.
+    """
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    os.close(reader)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(reader)

@@ -33,12 +33,16 @@ class NoSuchDirectory(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Whom commands run as. `processes` is the user's limit, below the container's (our reserve)."""
+    """Whom commands run as. `processes` is the user's limit, below the container's (our reserve).
+
+    `largest` is how large a file may become, where no filesystem bounds it.
+    """
 
     uid: int
     gid: int
     processes: int
     files: tuple[int, int]
+    largest: int | None = None
 
 
 class End(NamedTuple):
@@ -219,6 +223,8 @@ def _becomer(identity: Identity, mark: int, cwd: str, tell: int, screen: Screen 
         _limit(resource.RLIMIT_NPROC, identity.processes)
         resource.setrlimit(resource.RLIMIT_NOFILE, identity.files)
         _limit(resource.RLIMIT_RTTIME, mark)
+        if identity.largest is not None:
+            _limit(resource.RLIMIT_FSIZE, identity.largest)
         try:
             os.chdir(cwd)
         except OSError:

@@ -1,6 +1,11 @@
 """The wire between server and guest: frames of a JSON head and a raw body, both with a length and a cap.
 
 Both sides import this module, so the two can only disagree on the version, which `hello` tells.
+
+A transfer has its connection to itself: after the request and the answer that lets it begin, one side sends
+pieces, frames without a head, and then one frame with a head and no body, which says that all was sent, or
+what went wrong. A connection that ends without it was broken off. Each side holds one piece at a time.
+Whoever takes or sends nothing for STALLED seconds is given up.
 """
 
 from __future__ import annotations
@@ -15,11 +20,16 @@ import time
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Dict, Union
 
-VERSION = 3
+VERSION = 6
 SOCKET_NAME = "guest.sock"
 SECRET_NAME = "secret"
 
+PIECE = 128 << 10  # the most bytes of a transfer in one frame
+STALLED = 60.0
+LONGEST_DESCRIPTION = 8 << 20  # of what a guest says of its session, for the next guest of the same
+
 _PREFIX = struct.Struct(">II")
+_LONGEST_END = 64 << 10
 _CHUNK = 1 << 20
 _FIRST_READ = 1 << 16
 
@@ -91,6 +101,43 @@ def receive(sock: socket.socket, limits: Limits, deadline: float | None = None) 
     body = data[body_at:]
     _fill(sock, body, body_size, deadline)
     return head, body
+
+
+def send_piece(sock: socket.socket, data: Body | memoryview) -> None:
+    """Some bytes of a transfer: at least one, PIECE at most."""
+    sock.sendall(_PREFIX.pack(0, len(data)))
+    sock.sendall(data)
+
+
+def send_end(sock: socket.socket, head: Head) -> None:
+    """The last frame of a transfer."""
+    send(sock, head)
+
+
+def receive_piece(sock: socket.socket, buffer: bytearray) -> int | Head:
+    """How many bytes of a transfer are now in the buffer (of PIECE bytes), or the head that ends it.
+
+    Reads not a byte further than the frame goes. The socket's timeout holds for each read.
+    """
+    view = memoryview(buffer)
+    _fill_exactly(sock, view[: _PREFIX.size])
+    head_size, body_size = _PREFIX.unpack_from(buffer)
+    if not head_size and 0 < body_size <= PIECE:
+        _fill_exactly(sock, view[:body_size])
+        return int(body_size)
+    if not head_size or head_size > _LONGEST_END or body_size:
+        raise FrameError(f"a frame of {head_size} + {body_size} bytes is no part of a transfer")
+    raw = bytearray(head_size)
+    _fill_exactly(sock, memoryview(raw))
+    return _parse(raw)
+
+
+def _fill_exactly(sock: socket.socket, view: memoryview) -> None:
+    while view:
+        received = sock.recv_into(view)
+        if not received:
+            raise FrameError("the peer broke the transfer off")
+        view = view[received:]
 
 
 def _parse(raw: bytearray) -> Head:

@@ -21,8 +21,8 @@ class Python(Kept):
     def _argv(self) -> list[str]:
         return [shutil.which("python3", path=_PATH) or "python3", "-u", _DRIVER, self._report_path, READY]
 
-    def setting(self, env: dict[str, str]) -> str:
-        return f"__import__('os').environ.update({env!r})"
+    def setting(self, env: dict[str, str], directory: str) -> str:
+        return f"__import__('os').environ.update({env!r}); __import__('os').chdir({directory!r})"
 
     def _run(self, work: Work, output: Output) -> Outcome:
         token = self._token()

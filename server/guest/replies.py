@@ -42,7 +42,7 @@ def facts(execution: Execution) -> Head:
     }
 
 
-def result(outcome: Outcome, seconds: float, oom: bool, cancelled: bool) -> tuple[Head, bytes]:
+def result(outcome: Outcome, seconds: float, oom: bool, cancelled: bool, after: Head) -> tuple[Head, bytes]:
     """Three streams as head and tail in one body; `both` is left out where it equals the only one used."""
     captures = {**outcome.output.streams, "both": outcome.output.both}
     sizes: dict[str, Any] = {}
@@ -68,5 +68,6 @@ def result(outcome: Outcome, seconds: float, oom: bool, cancelled: bool) -> tupl
         "sizes": sizes,
         "value": outcome.details.get("value"),
         "error": outcome.details.get("error"),
+        **after,
     }
     return head, bytes(body)

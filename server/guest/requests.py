@@ -5,58 +5,44 @@ The server has checked what its callers sent; here only what would hurt the gues
 
 from __future__ import annotations
 
-import subprocess
+import os
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Callable, Iterator
 
-from . import oneoff, replies
+from . import oneoff, replies, shell_state
+from .aftermath import Aftermath
 from .capture import Output
 from .control import Cancelled, NotReachable
-from .executions import Conflict, Execution, Executions, Forgotten, TooManyExecutions, Unknown
+from .executions import Execution, Executions
+from .file_verbs import TRANSFERS
+from .file_verbs import VERBS as FILE_VERBS
+from .files import Files
 from .ground import Ground
 from .log import EVER
 from .memory import OomCounter
-from .processes import CannotStart, Identity, NoSuchDirectory, Processes
+from .paths import Roots
+from .processes import Identity, Processes
 from .protocol import Body, Head
+from .refusals import REFUSALS, code_of
+from .refused import Refused
 from .replies import Reply
-from .shells import LANGUAGES, ShellBusy, Shells, TooManyShells
-from .stdin import NoTerminal, StdinClosed, StdinFull
+from .shells import LANGUAGES, Shells
+from .soft_limit import SoftLimit
+from .stdin import NoTerminal, StdinClosed
 from .streams import Drain
+from .transfers import Line
 from .work import Outcome, Work
 
 _QUEUE_GRACE = 15.0
 _START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0
 _MOST_WATCHERS = 96  # the server lets no more than 64 callers wait at once
+_PAGE = 4096
 _NEVER_RAN = 137, "SIGKILL"
-
-_REFUSALS: dict[type[Exception], str] = {
-    TooManyExecutions: "too_many_executions",
-    TooManyShells: "too_many_shells",
-    ShellBusy: "shell_busy",
-    Conflict: "execution_conflict",
-    Forgotten: "result_forgotten",
-    Unknown: "execution_not_found",
-    StdinFull: "stdin_full",
-    StdinClosed: "no_stdin",
-    NoTerminal: "no_terminal",
-    NoSuchDirectory: "no_such_directory",
-    CannotStart: "cannot_start",
-    subprocess.SubprocessError: "cannot_start",  # a terminal could not be had, for instance
-    RuntimeError: "too_many_executions",  # no room for a thread
-    OSError: "cannot_start",  # no room for a pipe or the command's text
-}
-
-
-class Refused(Exception):
-    """The request cannot be carried out; `code` says why, in a word the server knows."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
+_GROWING = {"file_write", "file_mkdir", "file_copy", "file_edit", "archive_unpack"}
 
 
 @dataclass
@@ -69,6 +55,8 @@ class Session:
     executions: Executions
     output_limit: int
     oom: OomCounter
+    aftermath: Aftermath
+    files: Files
     watchers: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MOST_WATCHERS)
     )
@@ -79,13 +67,30 @@ class Session:
     def answer(self, verb: str, head: Head, body: Body, peer: int) -> Reply:
         """`peer` is the connection's descriptor: who hangs up is not waited for."""
         try:
+            if verb in FILE_VERBS:
+                return FILE_VERBS[verb](self.files, self._with_room(verb, head)), b""
             if verb in _WAITING:
                 return _WAITING[verb](self, head, peer)
             return _VERBS[verb](self, head, body)
         except KeyError as exc:
             raise Refused("bad_request") from exc
-        except tuple(_REFUSALS) as exc:
-            raise Refused(_code_of(exc)) from exc
+        except REFUSALS as exc:
+            raise Refused(code_of(exc)) from exc
+
+    def transfer(self, verb: str, head: Head, line: Line) -> None:
+        """Ends with the transfer; what cannot be done is told on the line."""
+        try:
+            TRANSFERS[verb](self.files, self._with_room(verb, head), line)
+        except Refused as exc:
+            line.refuse(exc)
+        except KeyError:
+            line.refuse(Refused("bad_request"))
+
+    def _with_room(self, verb: str, head: Head) -> Head:
+        """What makes files is told how large they may be, where nobody else would stop it."""
+        if verb not in _GROWING:
+            return head
+        return {**head, "room": self.aftermath.room()}
 
     def prepare(self, head: Head, _: Body) -> Reply:
         """Start interpreters before anybody needs them."""
@@ -93,13 +98,23 @@ class Session:
             self.shells.prepare(language)
         return {"ok": True}, b""
 
-    def adopt(self, head: Head, _: Body) -> Reply:
-        """A session has claimed this sandbox: its variables, which were not known before."""
+    def adopt(self, head: Head, body: Body) -> Reply:
+        """A session has claimed this sandbox: its variables, its home, and what its shell was like before.
+
+        The answer names the home that is seen from here: the keeper can tell whether it is the right one.
+        """
         env = {str(name): str(value) for name, value in head["env"].items()}
-        if env:
-            self.ground.env.update(env)
+        self.ground.env.update(env)
+        if env or head["moved"] is True:
             self.shells.adopt(env)
-        return {"ok": True}, b""
+        if body:
+            shell_state.put_back(body, self.shells, self.ground, self.executions)
+        home = os.stat(self.ground.home)
+        return {"ok": True, "home": [home.st_dev, home.st_ino]}, b""
+
+    def describe(self, head: Head, _: Body) -> Reply:
+        executions = self.executions if head["with_results"] is True else None
+        return {"ok": True}, shell_state.describe(self.shells, self.ground, executions)
 
     def run(self, head: Head, body: Body) -> Reply:
         """Start a command, or join it, and wait for its end; at most `wait` seconds if that is given."""
@@ -111,11 +126,11 @@ class Session:
             work = _work(head, body, execution)
             if wait is None:
                 self._carry_out(execution, head, work)
-                return execution.outcome()
+                return _told_with(execution, new=True)
             self._set_going(execution, head, work)
         if wait is None:
             execution.done.wait(2 * float(head["timeout"]) + _QUEUE_GRACE)
-            return execution.outcome()
+            return _told_with(execution, new=False)
         if execution.control.settled is not None:
             execution.control.settled.wait(_START_SECONDS)
         self.executions.promise(execution)
@@ -136,16 +151,19 @@ class Session:
         kills = self.oom.count()
         started = time.monotonic()
         output = Output(self.output_limit, execution.log)
+        self.aftermath.begin(work.control)
         try:
             outcome = self._runner(head)(work, output)
         except Cancelled:
             outcome = Outcome(output, self.ground.home, *_NEVER_RAN)
         except Exception as exc:  # whatever it is, who waits for the same command gets it too
             work.control.finish()
+            self.aftermath.end(work.control, None)
             self.executions.refuse(execution, exc)
             return
-        oom = self.oom.count() > kills
-        answer = replies.result(outcome, time.monotonic() - started, oom, work.control.cancelled)
+        seconds, oom = time.monotonic() - started, self.oom.count() > kills
+        after = self.aftermath.end(work.control, outcome)
+        answer = replies.result(outcome, seconds, oom, work.control.cancelled, after)
         self.executions.finish(execution, answer)
 
     def _runner(self, head: Head) -> Callable[[Work, Output], Outcome]:
@@ -164,7 +182,7 @@ class Session:
         return self._described(execution)
 
     def _described(self, execution: Execution) -> Reply:
-        refusal = _code_of(execution.refusal) if execution.refusal else None
+        refusal = code_of(execution.refusal) if execution.refusal else None
         result, body = execution.answer or (None, b"")
         return {"ok": True, "execution": replies.facts(execution), "refusal": refusal, "result": result}, body
 
@@ -236,6 +254,7 @@ class Session:
 _VERBS: dict[str, Callable[[Session, Head, Body], Reply]] = {
     "prepare": Session.prepare,
     "adopt": Session.adopt,
+    "describe": Session.describe,
     "run": Session.run,
     "list": Session.list,
     "signal": Session.signal,
@@ -248,26 +267,40 @@ _WAITING: dict[str, Callable[[Session, Head, int], Reply]] = {"tell": Session.te
 
 def bind(head: Head, processes: Processes, files: tuple[int, int], places: Places) -> Session:
     """Tell the guest whom it serves. Everything of a tenant's comes with this one message."""
-    processes.identity = Identity(int(head["uid"]), int(head["gid"]), int(head["processes"]), files)
+    limit = None if head["soft_disk"] is None else int(head["soft_disk"])
+    largest = None if limit is None else limit + _PAGE  # whoever gets there is over the limit
+    processes.identity = Identity(int(head["uid"]), int(head["gid"]), int(head["processes"]), files, largest)
     env = {str(name): str(value) for name, value in head["env"].items()}
     ground = Ground(processes, Drain(), env, places.home)
+    shells = Shells(ground, places.shells)
+    soft = None if limit is None else SoftLimit(limit, ground, shells.processes)
+    roots = Roots(os.fsencode(places.home), tuple(map(os.fsencode, places.others)))
     return Session(
         bound=head,
         ground=ground,
-        shells=Shells(ground, places.shells),
+        shells=shells,
         executions=Executions(int(head["executions"]), int(head["log_limit"]), places.run),
         output_limit=int(head["output_limit"]),
         oom=OomCounter(),
+        aftermath=Aftermath(ground, soft),
+        files=Files(ground, roots),
     )
 
 
 @dataclass(frozen=True)
 class Places:
-    """`run` is shared with the server, `shells` is the guest's own, `home` the user's."""
+    """`run` is shared with the server, `shells` is the guest's own, `home` and `others` are the user's."""
 
     run: str
     shells: str
     home: str
+    others: tuple[str, ...]
+
+
+def _told_with(execution: Execution, new: bool) -> Reply:
+    """Its result, and whether the very call that is answered began it."""
+    head, body = execution.outcome()
+    return {**head, "new": new}, body
 
 
 def _work(head: Head, body: Body, execution: Execution) -> Work:
@@ -282,9 +315,3 @@ def _work(head: Head, body: Body, execution: Execution) -> Work:
         screen=(int(screen[0]), int(screen[1])) if screen else None,
         control=execution.control,
     )
-
-
-def _code_of(refusal: Exception) -> str:
-    if isinstance(refusal, Refused):
-        return refusal.code
-    return next((code for kind, code in _REFUSALS.items() if isinstance(refusal, kind)), "cannot_start")

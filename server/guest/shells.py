@@ -99,10 +99,29 @@ class Shells:
                 shell.turn.release()
 
     def adopt(self, env: dict[str, str]) -> None:
-        """Tell the interpreters that run already what those started from now on will know."""
+        """Tell the interpreters that run already what those started from now on will know.
+
+        The home directory, too, may be another one by now than when they entered it.
+        """
         for (language, name), shell in list(self._shells.items()):
             if shell.kept.alive:
-                self.run(language, name, Work(shell.kept.setting(env), _PREPARE_SECONDS), Output(0))
+                work = Work(shell.kept.setting(env, self._ground.home), _PREPARE_SECONDS)
+                self.run(language, name, work, Output(0))
+
+    def aside(self, language: str, name: str, work: Work, output: Output, patience: float) -> Outcome | None:
+        """Run something of ours in a user's shell, without a trace in `$?`; None if it stays busy."""
+        shell = self._named(language, name)
+        if not shell.turn.acquire(patience, work.control):
+            return None
+        try:
+            with shell.kept.unnoticed():
+                return shell.kept.run(work, output)
+        finally:
+            shell.turn.release()
+
+    def processes(self) -> set[int]:
+        """The interpreters themselves."""
+        return {pid for shell in list(self._shells.values()) if (pid := shell.kept.pid) is not None}
 
     def run_once(self, language: str, work: Work, output: Output) -> Outcome:
         """In an interpreter that is made for this command and ends with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import os
 import socket
@@ -10,6 +11,7 @@ import struct
 import termios
 
 _IUTF8 = 0x4000  # backspace removes whole characters; the termios module does not name it
+_SECONDS = 5.0  # it was sent before the program started, or never will be
 _SIZE = struct.Struct("HHHH")
 
 
@@ -27,8 +29,12 @@ def take(channel: socket.socket, cols: int, rows: int) -> None:
 
 
 def receive(channel: socket.socket) -> int:
-    """In the guest: the end that `take` sent, ready when its process has started."""
+    """In the guest: the end that `take` sent, ready when its process has started. OSError if there is none:
+    its user may have killed that process before it came to sending."""
+    channel.settimeout(_SECONDS)
     _, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(4))
+    if not ancillary:
+        raise OSError(errno.EIO, "no terminal came")
     master: int = struct.unpack("i", ancillary[0][2][:4])[0]
     os.set_inheritable(master, False)
     os.set_blocking(master, False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 _KILL_DEADLINE = 2.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -31,28 +31,58 @@ def kill_tree(root: int, mark: int, since: int, spare_root: bool) -> None:
 
     Stop first, kill after: a fork bomb that is only killed outruns the killer.
     """
+    itself = set() if spare_root else {root}
+    _kill(lambda: descendants(root, mark, since) | itself)
+
+
+def kill_all_but(spared: set[int]) -> None:
+    """End every process of the sandbox's user but these."""
+    _kill(lambda: everything() - spared)
+
+
+def everything() -> set[int]:
+    return set(_table()) - {1}
+
+
+def stop_all_but(spared: set[int]) -> None:
+    """Nothing of the user's moves on but these, until it is continued or killed."""
+    _stop(lambda: everything() - spared)
+
+
+def _kill(find: Callable[[], set[int]]) -> None:
+    signal_all(_stop(find), signal.SIGKILL)
+
+
+def _stop(find: Callable[[], set[int]]) -> set[int]:
     deadline = time.monotonic() + _KILL_DEADLINE
     stopped: set[int] = set()
     while time.monotonic() < deadline:
-        victims = descendants(root, mark, since) | ({root} if not spare_root else set())
-        fresh = victims - stopped
+        fresh = find() - stopped
         if not fresh:
             break
         signal_all(fresh, signal.SIGSTOP)
         stopped |= fresh
-    signal_all(stopped, signal.SIGKILL)
+    return stopped
 
 
 def signal_tree(root: int, mark: int, since: int, *numbers: int, spare_root: bool = False) -> None:
-    """Send signals to `root` and to what it has started since: what it started before is not meant.
-
-    To `root` first: a bash whose child dies of SIGINT goes on, unless it was interrupted itself before.
-    """
+    """Send signals to `root` and to what it has started since: what it started before is not meant."""
     pids = descendants(root, mark, since)
     for number in numbers:
-        if not spare_root:
-            signal_all({root}, number)
-        signal_all(pids, number)
+        signal_all(pids if spare_root else {root} | pids, number)
+
+
+def interrupt_tree(root: int, mark: int, since: int) -> None:
+    """As Ctrl-C does: `root` and what it has started since are interrupted at the same moment.
+
+    To a bash it is no interruption unless the child that it waits for dies of it. So it is held until its
+    child is found and has been told: one that starts programs in a loop would be waiting for another by then.
+    """
+    signal_all({root}, signal.SIGSTOP)
+    pids = descendants(root, mark, since)
+    signal_all({root}, signal.SIGINT)
+    signal_all(pids, signal.SIGINT)
+    signal_all({root} | pids, signal.SIGCONT)
 
 
 def signal_all(pids: set[int], number: int) -> None:
