@@ -8,6 +8,8 @@ import select
 import time
 from pathlib import Path
 
+from server.keeper.runtime import Runtime, RuntimeFailed
+
 _IN_MOVED_TO = 0x80
 _IN_CLOEXEC = os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,3 +33,14 @@ def wait_for_name(path: Path, seconds: float) -> bool:
         return True
     finally:
         os.close(watch)
+
+
+def wait_for_guest(runtime: Runtime, sandbox: str, path: Path, seconds: float) -> None:
+    """In slices, so that a container that died at once is not waited for to the end."""
+    deadline = time.monotonic() + seconds
+    while not wait_for_name(path, 1.0):
+        seen = runtime.inspect(sandbox)
+        if seen is None or seen.cause is not None or time.monotonic() > deadline:
+            raise RuntimeFailed(
+                "The sandbox did not start. Check that its image was built by ./quickstart.sh."
+            )

@@ -12,84 +12,22 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from server import config as configuration
 from server import instance as installation
 from server.config import BadConfig, Config
-from server.guest_client import GuestClient
-from server.keeper.filler import Filler
-from server.keeper.pool import Pool
-from server.keeper.reaper import Reaper
-from server.keeper.runtime import Runtime, RuntimeFailed
-from server.keeper.runtime.docker import DockerRuntime
-from server.keeper.sandboxes import Sandboxes, Wanted
-from server.keeper.selfcheck import SelfCheck
-from server.keeper.storage import Storage
+from server.keeper.runtime import Refused, RuntimeFailed
+from server.keeper.verbs import Verb
+from server.keeper.wiring import put_together
 from server.logs import configure_logging
 from server.store import Store
 
 _REQUEST_LIMIT = 1 << 20
 _READ_SECONDS = 10.0
-_CHECK_SECONDS = 3.0  # how long an answer about the engine may be repeated without asking again
 
 _STOP = {signal.SIGTERM, signal.SIGINT}
 
 _log = logging.getLogger("sandbox.keeper")
-
-
-@dataclass(frozen=True)
-class Keeper:
-    """Everything a verb needs. Requests come from the web workers; they are checked all the same."""
-
-    config: Config
-    sandboxes: Sandboxes
-    runtime: Runtime
-    selfcheck: SelfCheck
-    checked: dict[str, Any]
-
-    def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        wanted = self._wanted(request)
-        if request["first"] is not True:
-            self.sandboxes.await_first(wanted.session)
-        self.sandboxes.open(wanted)
-        return {}
-
-    def close(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.sandboxes.close(_identifier(request["sandbox"]))
-        return {}
-
-    def examine(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"cause": self.sandboxes.examine(_identifier(request["session"]))}
-
-    def check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Kept for a moment: anybody may ask /readyz, and every asking would reach the engine."""
-        now = time.monotonic()
-        if now > self.checked.get("until", 0):
-            problems = self.runtime.check(self.config.images.values())
-            self.checked.update(problems=problems, until=now + _CHECK_SECONDS)
-        return {"problems": self.checked["problems"], "wall": self.selfcheck.differences()}
-
-    def _wanted(self, request: dict[str, Any]) -> Wanted:
-        memory, cpus, env = request["memory"], request["cpus"], request["env"]
-        if request["image"] not in self.config.images:
-            raise ValueError("image")
-        if type(memory) is not int or not 0 < memory <= self.config.memory_max:
-            raise ValueError("memory")
-        if type(cpus) not in (int, float) or not 0 < cpus <= self.config.cpus_max:
-            raise ValueError("cpus")
-        if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-            raise ValueError("env")
-        return Wanted(_identifier(request["session"]), request["image"], memory, float(cpus), env)
-
-
-def _identifier(value: object) -> str:
-    """Ids become container names and directories: hex digits of the right number, or nothing."""
-    if not isinstance(value, str) or len(value) != 32 or not set(value) <= set("0123456789abcdef"):
-        raise ValueError("id")
-    return value
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -99,7 +37,9 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         try:
             request = json.loads(self.rfile.readline(_REQUEST_LIMIT))
-            answer = {"ok": True, **self.server.verbs[request["verb"]](request)}
+            answer = {"ok": True, **self.server.verbs[request["verb"]]({**request, "peer": self.connection})}
+        except Refused as exc:
+            answer = {"ok": False, "code": exc.code, "facts": exc.facts}
         except RuntimeFailed as exc:
             _log.warning("%s", exc, extra={"fields": {"words": exc.words}})
             answer = {"ok": False, "detail": str(exc)}
@@ -113,7 +53,7 @@ class _Handler(socketserver.StreamRequestHandler):
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 256
-    verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
+    verbs: dict[str, Verb]
 
 
 def _listen(config: Config, gid: int) -> _Server:
@@ -140,31 +80,20 @@ def run(config: Config) -> None:
     server = _listen(config, owner.gid)
     store = Store(config.store_path)
     store.check_writable(time.time())
-    runtime = DockerRuntime(config, instance.id, owner.gid)
-    storage = Storage(config.sandboxes_dir, owner)
-    guests = GuestClient(config.output_limit, config.executions_max)
-    pool = Pool(config.pool_min, config.pool_max)
-    sandboxes = Sandboxes(config, instance, store, runtime, storage, guests, pool, time.time)
-    filler = Filler(config, pool, runtime, sandboxes)
-    sandboxes.claim_uids(runtime.seen())
-    reaper = Reaper(store, runtime, storage, sandboxes, time.time)
-    reaper.expire()
-    reaper.sweep(openings_before=started)  # what was being opened when the last keeper died
+    parts = put_together(config, instance, owner, store)
+    parts.reaper.expire()
+    parts.reaper.sweep(openings_before=started)  # what was being opened when the last keeper died
     _log.info("started", extra={"fields": {"instance": instance.id}})
-    selfcheck = SelfCheck(config, sandboxes, guests)
-    keeper = Keeper(config, sandboxes, runtime, selfcheck, {})
-    server.verbs = {
-        "open": keeper.open,
-        "close": keeper.close,
-        "examine": keeper.examine,
-        "check": keeper.check,
-    }
-    reaper.start()
-    selfcheck.start()
-    filler.start()
+    server.verbs = parts.verbs.table()
+    parts.reaper.start()
+    parts.selfcheck.start()
+    parts.filler.start()
+    parts.sampler.start()
     _serve_until_told_to_stop(server)
-    filler.stop()
-    reaper.stop()
+    parts.sampler.stop()
+    parts.filler.stop()
+    parts.reaper.stop()
+    parts.verbs.sandboxes.removals.finish()
     config.keeper_socket.unlink(missing_ok=True)
     store.close()
 

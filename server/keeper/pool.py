@@ -6,20 +6,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.guest_client import Sandbox
+from server.keeper.storage import Furniture
 
 _DEMAND_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Warm:
-    """`image` is the name that sessions ask for, `made_of` what that name meant when it was started."""
+    """`image` is the name that sessions ask for, `made_of` what that name meant when it was started.
+
+    `furniture` is in it already, for a session that wants nothing else.
+    """
 
     sandbox: Sandbox
     image: str
     made_of: str
+    furniture: Furniture = field(default_factory=Furniture)
 
 
 class Pool:
@@ -33,6 +38,7 @@ class Pool:
         self._opened: dict[str, deque[float]] = {}
         self._changed = threading.Condition()
         self._closed = False
+        self._last_opened = -_DEMAND_SECONDS
 
     def take(self, image: str) -> Warm | None:
         """The one that has waited longest."""
@@ -44,8 +50,13 @@ class Pool:
 
     def note_demand(self, image: str) -> None:
         with self._changed:
+            self._last_opened = self._clock()
             self._opened.setdefault(image, deque(maxlen=self._most or 1)).append(self._clock())
             self._changed.notify_all()
+
+    def calm_in(self, seconds: float) -> float:
+        """How long it takes, if nobody comes, until nobody has come for so many seconds."""
+        return max(0.0, self._last_opened + seconds - self._clock())
 
     def put(self, warm: Warm) -> bool:
         """False if the pool is closed: nobody will take it."""

@@ -1,16 +1,19 @@
 """Runs inside a sandbox, as its user: what does the wall look like from here? Prints one JSON object."""
 
+import contextlib
 import ctypes
 import errno
 import json
 import os
 import resource
 import socket
+import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
 IO_URING_SETUP = 425
 AF_VSOCK = 40
 CLONE_NEWUSER = 0x10000000
+PR_GET_NO_NEW_PRIVS = 39
 
 
 def status(name):
@@ -67,6 +70,23 @@ def kernel_symbols():
         return "hidden"
 
 
+def disk_limit():
+    """Room is asked for, not filled: two files of more than half of the limit each."""
+    limit, names = int(sys.argv[1]), ("/workspace/.half", "/workspace/.other")
+    try:
+        for name in names:
+            with open(name, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, limit * 6 // 10)
+        return "not enforced"
+    except OSError as exc:
+        full = exc.errno in (errno.EDQUOT, errno.ENOSPC)
+        return "enforced" if full else errno.errorcode.get(exc.errno, "failed")
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+
 def read_guest_memory():
     with open("/proc/1/mem", "rb") as file:
         file.read(1)
@@ -78,7 +98,7 @@ print(
             "uid is the session's own": 20000 <= os.getuid() <= 24095
             and os.getgroups() in ([], [os.getgid()]),
             "effective capabilities": int(status("CapEff") or "1", 16),
-            "no new privileges": int(status("NoNewPrivs") or 0),
+            "no new privileges": libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0),
             "seccomp mode": int(status("Seccomp") or 0),
             "network interfaces": [name for _, name in socket.if_nameindex()],
             "root filesystem": root_filesystem(),
@@ -90,12 +110,18 @@ print(
             "core files": resource.getrlimit(resource.RLIMIT_CORE)[1],
             "largest file": resource.getrlimit(resource.RLIMIT_FSIZE)[1],
             "io_uring": refused(lambda: libc.syscall(IO_URING_SETUP, 1, None), errno.EPERM, errno.ENOSYS),
-            "vsock": refused(lambda: libc.socket(AF_VSOCK, socket.SOCK_STREAM, 0)),
+            "vsock": refused(
+                lambda: libc.socket(AF_VSOCK, socket.SOCK_STREAM, 0),
+                errno.EPERM,
+                errno.EACCES,
+                errno.EAFNOSUPPORT,
+            ),
             "new user namespace": refused(lambda: libc.unshare(CLONE_NEWUSER)),
             "signal to the guest": refused(lambda: os.kill(1, 0)),
             "memory of the guest": refused(read_guest_memory),
             "socket of the guest": refused(lambda: os.listdir("/run/sandbox") and None),
             "kernel symbols": kernel_symbols(),
+            "disk limit": disk_limit(),
         }
     )
 )

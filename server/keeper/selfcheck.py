@@ -1,7 +1,7 @@
 """Is the wall what we say it is? A throw-away sandbox is probed from inside and compared with a table.
 
 An engine can accept an option and not enforce it (rootless, old kernels, foreign runtimes); only a look from
-inside tells. Runs once at start; `/readyz` shows every difference.
+inside tells. Runs once at start, and whenever the doctor is asked; `/readyz` shows every difference.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from pathlib import Path
 from server.config import Config
 from server.errors import SandboxError
 from server.guest_client import Command, GuestClient, GuestSilent
-from server.keeper.runtime import RuntimeFailed
-from server.keeper.sandboxes import Sandboxes, Wanted
+from server.keeper.furnishing import TRIAL_DISK
+from server.keeper.runtime import Runtime, RuntimeFailed
+from server.keeper.sandboxes import Sandboxes
+from server.keeper.wanted import Wanted
 
 _PROBE = (Path(__file__).parent / "probe.py").read_text()
+_STRAIN = (Path(__file__).parent / "strain.py").read_text()
 _PROBE_SECONDS = 20.0
+_STRAIN_MEMORY, _STRAIN_CPUS = 128 << 20, 0.5  # so little that taking more hurts nobody
+_PAGE = 4096
+_FAILURES = (RuntimeFailed, GuestSilent, SandboxError, ValueError)
 
 _log = logging.getLogger("sandbox.selfcheck")
 
@@ -39,7 +45,7 @@ def expected(config: Config) -> dict[str, object]:
         "cpu quota": config.cpus,
         "open files": 4096,
         "core files": 0,
-        "largest file": config.disk,
+        "largest file": config.disk_max,
         "io_uring": "refused",
         "vsock": "refused",
         "new user namespace": "refused",
@@ -47,43 +53,117 @@ def expected(config: Config) -> dict[str, object]:
         "memory of the guest": "refused",
         "socket of the guest": "refused",
         "kernel symbols": "hidden",
+        "disk limit": "enforced",
     }
 
 
+# With gVisor a sandbox has a kernel of its own, which shows none of the limits that hold the whole of it, and
+# which calls to it are allowed is nobody's concern outside.
+_NOT_IN_GVISOR = {
+    "seccomp mode",
+    "memory limit",
+    "process limit of the container",
+    "cpu quota",
+    "new user namespace",
+}
+
+# What must become of a program that takes more than it may.
+UNDER_STRAIN: dict[str, object] = {
+    "memory beyond the limit": "killed",
+    "processes beyond the limit": "refused",
+    "cpu beyond the quota": "held",
+    "a connection outwards": "impossible",
+}
+
+_OUTWARDS, _MEMORY = "a connection outwards", "memory beyond the limit"
+
+Looked = tuple[dict[str, object], dict[str, object]]  # what must be found, and what was
+
+
 class SelfCheck:
-    def __init__(self, config: Config, sandboxes: Sandboxes, guests: GuestClient) -> None:
+    def __init__(
+        self, config: Config, runtime: Runtime, sandboxes: Sandboxes, guests: GuestClient, soft_disk: bool
+    ) -> None:
         self._config = config
+        self._runtime = runtime
+        self._soft_disk = soft_disk
         self._sandboxes = sandboxes
         self._guests = guests
         self._differences: dict[str, str] | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
+        """Unless somebody has looked already."""
+        if self._differences is None:
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def forget(self) -> None:
+        """What was found is of sandboxes that will not be made any more."""
+        self._differences = None
 
     def differences(self) -> dict[str, str] | None:
         """By name, what was found instead of what should be; None until the check has run."""
         return self._differences
 
-    def _run(self) -> None:
+    def look_again(self) -> Looked | str:
+        """What code in a new sandbox must find and does find, or why that cannot be told."""
         try:
-            found = self._probe()
-        except (RuntimeFailed, GuestSilent, SandboxError, ValueError) as exc:
+            found = self._found(self._config.memory, self._config.cpus, _PROBE, str(TRIAL_DISK))
+        except _FAILURES as exc:
             self._differences = {"self-check": f"could not run: {exc}"}
-        else:
-            self._differences = compare(expected(self._config), found)
-        for name, difference in self._differences.items():
+            return _told(exc)
+        wanted = expected(self._config)
+        if self._runtime.oci().is_gvisor:
+            wanted = {name: value for name, value in wanted.items() if name not in _NOT_IN_GVISOR}
+        if self._soft_disk:  # said apart, and loudly: see `volumes/choice.py`
+            wanted.pop("disk limit")
+            wanted["largest file"] = self._config.disk + _PAGE  # it is the guest that sets it then
+        self._differences = compare(wanted, found)
+        return wanted, found
+
+    def strain(self) -> Looked | str:
+        """The same for programs that take more than they may."""
+        try:
+            if self._runtime.oci().is_gvisor:
+                return self._strain_gvisor()
+            return UNDER_STRAIN, self._strained()
+        except _FAILURES as exc:
+            return _told(exc)
+
+    def _strain_gvisor(self) -> Looked:
+        """Too much memory is refused, or ends the whole sandbox, as too many processes do."""
+        found = self._strained(_OUTWARDS)
+        try:
+            found |= self._strained(_MEMORY)
+        except (GuestSilent, SandboxError):
+            found[_MEMORY] = "killed"
+        held = "refused" if found[_MEMORY] == "refused" else "killed"
+        return {_OUTWARDS: UNDER_STRAIN[_OUTWARDS], _MEMORY: held}, found
+
+    def _strained(self, *names: str) -> dict[str, object]:
+        """By what was tried; everything, if nothing is named."""
+        limits = (str(_STRAIN_MEMORY), str(self._config.processes), str(_STRAIN_CPUS))
+        return self._found(_STRAIN_MEMORY, _STRAIN_CPUS, _STRAIN, *limits, *names)
+
+    def _run(self) -> None:
+        self.look_again()
+        for name, difference in (self._differences or {}).items():
             _log.error("the wall differs: %s: %s", name, difference)
 
-    def _probe(self) -> dict[str, object]:
-        config = self._config
-        wanted = Wanted("", config.default_image, config.memory, config.cpus, {})
-        command = Command(["python3", "-c", _PROBE], _PROBE_SECONDS, shell=None)
+    def _found(self, memory: int, cpus: float, script: str, *arguments: str) -> dict[str, object]:
+        wanted = Wanted("", self._config.default_image, memory, cpus, self._config.disk, {})
+        command = Command(["python3", "-c", script, *arguments], _PROBE_SECONDS, shell=None)
         with self._sandboxes.trial(wanted) as sandbox:
             answer = self._guests.run(sandbox, secrets.token_hex(16), "", command)
         found = json.loads(answer.stdout.first)
         if not isinstance(found, dict):
             raise ValueError("the probe gave no table")
         return found
+
+
+def _told(exc: Exception) -> str:
+    """For the operator alone: with the engine's own words."""
+    words = exc.words if isinstance(exc, RuntimeFailed) else ""
+    return f"could not run: {exc}" + (f" ({words})" if words else "")
 
 
 def compare(expected: dict[str, object], found: dict[str, object]) -> dict[str, str]:

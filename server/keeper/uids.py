@@ -1,18 +1,24 @@
-"""One uid for each sandbox, for as long as any file or process may have it."""
+"""One uid for each sandbox, for as long as any file or process may have it.
+
+The kernel counts processes and the like by uid, for the whole host. So each installation begins at another
+one: two on a host do not meet before they have very many sandboxes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable
 
 from server.keeper.runtime import RuntimeFailed, Seen
 
-FIRST_UID = 20000
-_LAST_UID = 24095  # the image knows these as `user`
+_ALL = range(20000, 24096)  # the image knows these as `user`
 
 
 class Uids:
-    def __init__(self) -> None:
+    def __init__(self, instance: str) -> None:
+        begin = int.from_bytes(hashlib.sha256(instance.encode()).digest()[:4], "big") % len(_ALL)
+        self._in_order: tuple[int, ...] = (*_ALL[begin:], *_ALL[:begin])
         self._taken: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -24,7 +30,7 @@ class Uids:
     def take(self, sandbox: str) -> int:
         with self._lock:
             taken = set(self._taken.values())
-            uid = next((uid for uid in range(FIRST_UID, _LAST_UID + 1) if uid not in taken), None)
+            uid = next((uid for uid in self._in_order if uid not in taken), None)
             if uid is None:
                 raise RuntimeFailed(f"All {len(taken)} places of this host are taken. Close sessions first.")
             self._taken[sandbox] = uid

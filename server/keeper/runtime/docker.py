@@ -1,12 +1,13 @@
 """Sandboxes as Docker containers. The only module that imports docker.
 
-Every option is a line of docs/security.md. Two engine calls open a sandbox: create and start.
+Two engine calls open a sandbox: create and start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+import contextlib
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import docker
@@ -15,48 +16,61 @@ import requests.exceptions
 from docker.utils import kwargs_from_env
 
 from server.config import Config
-from server.keeper.runtime import RuntimeFailed, Seen, Spec
-from server.keeper.runtime.masked import MASKED_PATHS, READONLY_PATHS
+from server.keeper.names import identifier
+from server.keeper.runtime import RuntimeFailed, Seen, Spec, Unreached, Usage, cgroups
+from server.keeper.runtime.causes import causes
+from server.keeper.runtime.facts import EngineFacts, facts_of
+from server.keeper.runtime.hearing import Heard, HeardCalls
+from server.keeper.runtime.oci import Oci, identify
+from server.keeper.runtime.options import INSTANCE, SANDBOX, UID, Options
 from server.keeper.runtime.socket_memory import limit_socket_buffers
 
-_INSTANCE = "sandbox-server.instance"
-_SANDBOX = "sandbox-server.sandbox"
-_UID = "sandbox-server.uid"
 _CALL_SECONDS = 60
+_NOT_FROZEN = "unable to freeze"
+_PATIENCE = (0.1, 0.2, 0.4, 0.8, 1.6)
+_GVISOR_FAILED = 1  # what is left of a sandbox whose kernel was killed
 _STOPPED_BY_ENGINE = 75  # the guest's exit code when the engine asks it to stop
-_MIB = 1 << 20
-_ONLINE = "/sys/devices/system/cpu/online"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_NOBODY_THERE = (ConnectionRefusedError, FileNotFoundError)
 _FAILURES = (docker.errors.DockerException, requests.exceptions.RequestException)
 
 
+class _Api(HeardCalls, docker.APIClient):
+    ordinary = frozenset({*range(200, 400), 404, 409})  # also that it is there already, or gone
+
+
 class DockerRuntime:
-    def __init__(self, config: Config, instance: str, socket_gid: int) -> None:
-        self._config = config
+    def __init__(self, config: Config, instance: str, socket_gid: int, heard: Heard | None = None) -> None:
         self._instance = instance
-        self._socket_gid = socket_gid
-        self._seccomp = (Path(__file__).parent / "seccomp.json").read_text()
+        self._options = Options(config, instance, socket_gid)
+        self._named = config.oci_runtime
+        self._oci: Oci | None = None
+        self._faltered = False
         environment = {"DOCKER_HOST": config.docker_host} if config.docker_host else None
         kwargs = kwargs_from_env(environment=environment)
         try:
-            self._api = docker.APIClient(timeout=_CALL_SECONDS, version="auto", **kwargs)
+            self._api = _Api(timeout=_CALL_SECONDS, version="auto", **kwargs)
         except _FAILURES as exc:
             raise _explained(exc) from exc
+        self._api.heard = heard
+        self._groups: dict[str, cgroups.Groups | None] = {}
 
     def create(self, spec: Spec) -> None:
         name = _name(spec.id)
-        options = self._options(spec)
+        options = self._options.of(spec, self._named, self.oci().is_gvisor)
         try:
             made = self._api.create_container_from_config(options, name)  # type: ignore[no-untyped-call]
-            self._api.start(made["Id"])
         except docker.errors.APIError as exc:
             if exc.status_code != 409:  # 409: it is there already
-                raise _explained(exc) from exc
+                raise self._failed(exc) from exc
+            return
         except _FAILURES as exc:
-            raise _explained(exc) from exc
-        else:
-            limit_socket_buffers(made["Id"], spec.memory)
+            raise self._failed(exc) from exc
+        try:
+            self._api.start(made["Id"])
+        except _FAILURES as exc:
+            raise RuntimeFailed(str(failed := self._failed(exc)), failed.words) from exc
+        limit_socket_buffers(made["Id"], spec.memory)
 
     def inspect(self, sandbox: str) -> Seen | None:
         try:
@@ -64,7 +78,7 @@ class DockerRuntime:
         except docker.errors.NotFound:
             return None
         except _FAILURES as exc:
-            raise _explained(exc) from exc
+            raise self._failed(exc) from exc
         return _seen(told["Config"]["Labels"], told["State"])
 
     def wait_dead(self, sandbox: str, seconds: float) -> None:
@@ -75,38 +89,120 @@ class DockerRuntime:
         except requests.exceptions.RequestException:
             return  # still alive when time was up; the caller looks again
         except _FAILURES as exc:
-            raise _explained(exc) from exc
+            raise self._failed(exc) from exc
 
     def seen(self) -> Iterable[Seen]:
         try:
-            found = self._api.containers(all=True, filters={"label": f"{_INSTANCE}={self._instance}"})
+            found = self._api.containers(all=True, filters={"label": f"{INSTANCE}={self._instance}"})
         except _FAILURES as exc:
-            raise _explained(exc) from exc
+            raise self._failed(exc) from exc
         for container in found:
             labels = container["Labels"]
             if container["State"] in ("running", "paused"):
-                yield _seen(labels, {"Running": True})
+                yield _seen(labels, {"Running": True, "Paused": container["State"] == "paused"})
             else:
-                seen = self.inspect(labels[_SANDBOX])
+                seen = self.inspect(labels[SANDBOX])
                 if seen is not None:
                     yield seen
 
+    def pause(self, sandbox: str) -> None:
+        """On a busy host, or in a sandbox whose CPU quota is used up, processes may not stop in time."""
+        for patience in _PATIENCE:
+            try:
+                return self._unless_conflict(self._api.pause, sandbox)
+            except RuntimeFailed as exc:
+                if _NOT_FROZEN not in exc.words:
+                    raise
+            time.sleep(patience)
+        self._unless_conflict(self._api.pause, sandbox)
+
+    def resume(self, sandbox: str) -> None:
+        self._unless_conflict(self._api.unpause, sandbox)
+
+    def _unless_conflict(self, call: Callable[[str], None], sandbox: str) -> None:
+        """The engine says 409 (or, when older, 500) of what is paused or resumed already."""
+        try:
+            call(_name(sandbox))
+        except docker.errors.APIError as exc:
+            if exc.status_code not in (409, 500) or "paused" not in str(exc.explanation):
+                raise self._failed(exc) from exc
+        except _FAILURES as exc:
+            raise self._failed(exc) from exc
+
+    def usage(self, sandbox: str) -> Usage | None:
+        """The engine is asked where a sandbox's groups are, once; the kernel for what is in them."""
+        if sandbox not in self._groups:
+            try:
+                told = self._api.inspect_container(_name(sandbox))
+            except _FAILURES:
+                return None
+            self._groups[sandbox] = cgroups.find(told["Id"], told["State"]["Pid"])
+        groups = self._groups[sandbox]
+        return None if groups is None else cgroups.read(groups)
+
     def delete(self, sandbox: str) -> None:
+        self._groups.pop(sandbox, None)
+        self._thaw_gvisor(sandbox)
         try:
             self._api.remove_container(_name(sandbox), force=True, v=True)
         except docker.errors.NotFound:
             return
         except docker.errors.APIError as exc:
-            if exc.status_code != 409:  # 409: somebody else is removing it right now
-                raise _explained(exc) from exc
+            if exc.status_code != 409:
+                raise self._failed(exc) from exc
+            self._await_removal(sandbox)  # somebody else is at it right now
         except _FAILURES as exc:
-            raise _explained(exc) from exc
+            raise self._failed(exc) from exc
+
+    def _thaw_gvisor(self, sandbox: str) -> None:
+        """Frozen, it does not notice that it is killed, and the engine waits ten seconds for it."""
+        with contextlib.suppress(RuntimeFailed, *_FAILURES):
+            if self.oci().is_gvisor:
+                self._api.unpause(_name(sandbox))
+
+    def _await_removal(self, sandbox: str) -> None:
+        try:
+            self._api.wait(_name(sandbox), timeout=_CALL_SECONDS, condition="removed")
+        except docker.errors.NotFound:
+            return
+        except _FAILURES as exc:
+            raise self._failed(exc) from exc
 
     def image_id(self, reference: str) -> str | None:
         try:
             return str(self._api.inspect_image(reference)["Id"])  # type: ignore[no-untyped-call]
         except docker.errors.ImageNotFound:
             return None
+        except _FAILURES as exc:
+            raise self._failed(exc) from exc
+
+    def faltered(self) -> bool:
+        faltered, self._faltered = self._faltered, False
+        return faltered
+
+    def _failed(self, exc: Exception) -> RuntimeFailed:
+        self._faltered = True
+        return _explained(exc)
+
+    def facts(self) -> EngineFacts:
+        try:
+            return facts_of(self._api.info())
+        except _FAILURES as exc:
+            raise self._failed(exc) from exc
+
+    def make_with(self, oci_runtime: str) -> None:
+        self._named, self._oci = oci_runtime, None
+
+    def oci(self) -> Oci:
+        """Looked up once: it is the same until the engine's own settings change."""
+        if self._oci is None:
+            facts = self.facts()
+            self._oci = identify(self._named or facts.default_runtime, facts)
+        return self._oci
+
+    def cpus(self) -> int:
+        try:
+            return int(self._api.info()["NCPU"])
         except _FAILURES as exc:
             raise _explained(exc) from exc
 
@@ -123,84 +219,14 @@ class DockerRuntime:
             problems["engine"] = str(_explained(exc))
         return problems
 
-    def _options(self, spec: Spec) -> dict[str, Any]:
-        return {
-            "Image": spec.image,
-            "Entrypoint": ["python3", "-IS", "/opt/sandbox"],
-            "Cmd": [],
-            "User": f"0:{self._socket_gid}",
-            "Hostname": "sandbox",
-            "WorkingDir": "/workspace",
-            "Env": [f"PATH={_PATH}", "HOME=/workspace", "LANG=C.UTF-8", "TERM=xterm-256color"],
-            "Labels": {_INSTANCE: self._instance, _SANDBOX: spec.id, _UID: str(spec.uid)},
-            "NetworkDisabled": True,
-            "Healthcheck": {"Test": ["NONE"]},
-            "HostConfig": self._host_options(spec),
-        }
-
-    def _host_options(self, spec: Spec) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "NetworkMode": "none",
-            "Dns": ["127.0.0.1"],  # otherwise the host's resolvers are copied into /etc/resolv.conf
-            "IpcMode": "private",
-            "CgroupnsMode": "private",
-            "ReadonlyRootfs": True,
-            "CapDrop": ["ALL"],
-            "CapAdd": ["SETUID", "SETGID", "KILL"],
-            "SecurityOpt": ["no-new-privileges", f"seccomp={self._seccomp}"],
-            "Memory": spec.memory,
-            "MemorySwap": spec.memory,
-            "NanoCpus": round(spec.cpus * 1e9),
-            "PidsLimit": self._config.container_processes,
-            # Above the host's own processes, far below the commands': in a sandbox short of memory they go
-            # first, however much of their output the guest holds; on a host, sandboxes do.
-            "OomScoreAdj": 50,
-            "ShmSize": 16 * _MIB,
-            "Tmpfs": {
-                "/tmp": "rw,nosuid,nodev,exec,size=64m,mode=1777",
-                "/run/shells": "rw,nosuid,nodev,noexec,size=32m,mode=711",
-            },
-            "Mounts": _mounts(spec),
-            "Ulimits": self._ulimits(),
-            "MaskedPaths": list(MASKED_PATHS),
-            "ReadonlyPaths": list(READONLY_PATHS),
-            "LogConfig": {"Type": "none"},
-            "RestartPolicy": {"Name": "no"},
-        }
-        if self._config.oci_runtime:
-            options["Runtime"] = self._config.oci_runtime
-        return options
-
-    def _ulimits(self) -> list[dict[str, Any]]:
-        limits = {
-            "core": (0, 0),
-            "nofile": (1024, 4096),
-            "memlock": (1 << 16, 1 << 16),
-            "msgqueue": (819200, 819200),
-            "sigpending": (1024, 1024),
-            "fsize": (self._config.disk, self._config.disk),
-        }
-        return [{"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in limits.items()]
-
-
-def _mounts(spec: Spec) -> list[dict[str, Any]]:
-    mounts = [_bind(spec.run_dir, "/run/sandbox"), _bind(spec.cpus_online, _ONLINE, ReadOnly=True)]
-    if spec.workspace is None:
-        return [*mounts, {"Type": "volume", "Target": "/workspace"}]
-    return [*mounts, _bind(spec.workspace, "/workspace")]
-
-
-def _bind(source: Path, target: str, **options: bool) -> dict[str, Any]:
-    private = {"Propagation": "private"}
-    return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": private, **options}
-
 
 def _name(sandbox: str) -> str:
-    return f"sandbox-{sandbox}"
+    return f"sandbox-{identifier(sandbox)}"
 
 
 def _seen(labels: dict[str, str], state: dict[str, Any]) -> Seen:
-    return Seen(labels[_SANDBOX], int(labels[_UID]), None if state.get("Running") else _cause(state))
+    cause = None if state.get("Running") else _cause(state)
+    return Seen(labels[SANDBOX], int(labels[UID]), cause, bool(state.get("Paused")))
 
 
 def _cause(state: dict[str, Any]) -> str:
@@ -210,7 +236,7 @@ def _cause(state: dict[str, Any]) -> str:
         return "engine_stopped"
     if code == 137:
         return "oom" if state.get("OOMKilled") else "killed"
-    return "crashed"
+    return "oom" if code == _GVISOR_FAILED and state.get("OOMKilled") else "crashed"
 
 
 def _explained(exc: Exception) -> RuntimeFailed:
@@ -222,4 +248,5 @@ def _explained(exc: Exception) -> RuntimeFailed:
         )
     if isinstance(exc, docker.errors.APIError):
         return RuntimeFailed("The Docker Engine refused. The keeper's log says why.", words)
-    return RuntimeFailed("The Docker Engine does not answer. Try again shortly.", words)
+    kind = Unreached if any(type(one) in _NOBODY_THERE for one in causes(exc)) else RuntimeFailed
+    return kind("The Docker Engine does not answer. Try again shortly.", words)

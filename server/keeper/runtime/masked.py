@@ -104,7 +104,14 @@ _ACTIVITY = (
     "/proc/zoneinfo",
 )
 
-MASKED_PATHS: tuple[str, ...] = _ENGINE_DEFAULTS + _KERNEL + _HARDWARE + _ACTIVITY
+# What the nodes of the host's memory hold; what is not there is not masked.
+_NODES = tuple(
+    f"/sys/devices/system/node/node{number}/{name}"
+    for number in range(8)
+    for name in ("meminfo", "numastat", "vmstat")
+)
+
+MASKED_PATHS: tuple[str, ...] = _ENGINE_DEFAULTS + _KERNEL + _HARDWARE + _ACTIVITY + _NODES
 
 # No masked folder may lie below one of these: crun would leave it writable. Masked files may.
 READONLY_PATHS: tuple[str, ...] = (
