@@ -15,9 +15,10 @@ SandboxError
 |-- ResultForgotten         it ran under this key, but the result is no longer kept
 |-- SessionEnded            the session is over; `cause` says why
 |-- Limited                 a limit is reached: try later, or use less
-|   |-- TooManySessions
-|   |-- TooManyExecutions
-|   |-- TooManyStreams
+|   |-- QuotaExceeded       a quota of a tenant, a user or a session
+|   |   |-- TooManySessions
+|   |   |-- TooManyExecutions
+|   |   `-- TooManyStreams
 |   |-- TooManyShells
 |   |-- ShellBusy
 |   `-- StdinFull
@@ -27,6 +28,7 @@ SandboxError
     |-- EngineUnavailable
     |-- StoreUnavailable
     |-- GuestUnavailable
+    |-- HostFull            the host has no memory left to promise
     `-- ServerBusy
 """
 
@@ -86,10 +88,16 @@ class ExecutionNotFound(SandboxError):
 
     code = "execution_not_found"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "The session has no such execution, or no longer. List them with GET .../executions."
-        )
+    def __init__(self, cold_at: str | None = None) -> None:
+        if cold_at is None:
+            super().__init__(
+                "The session has no such execution, or no longer. List them with GET .../executions."
+            )
+        else:
+            super().__init__(
+                f"The session has no such execution. It went cold at {cold_at}: what ran before is not kept.",
+                cold_at=cold_at,
+            )
 
 
 class ForbiddenOrigin(SandboxError):
@@ -167,6 +175,7 @@ class SessionEnded(SandboxError):
 CAUSES = {
     "closed": "it was closed.",
     "expired": "its lease ran out.",
+    "spent": "it was for one command, which has run.",
     "oom": "it ran out of memory as a whole. Ask for more memory, or use less.",
     "killed": "its container was killed from outside.",
     "engine_stopped": "its container was stopped by the Docker Engine, which was restarted or told to.",
@@ -179,39 +188,50 @@ class Limited(SandboxError):
     """A limit is reached. `retry_after` is a guess at when to try again, in seconds."""
 
     retryable = True
-    retry_after: ClassVar[int] = 1
+    retry_after: int = 1
 
 
-class TooManySessions(Limited):
-    code = "too_many_sessions"
+class QuotaExceeded(Limited):
+    """`limit` is the quota's name, `used` and `allowed` say where its owner stands, `scope` who that is."""
+
+    code = "quota_exceeded"
     retry_after = 5
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"This tenant has {limit} live sessions, as many as it may have. Close one first.", limit=limit
+    def __init__(
+        self, limit: str, used: float, allowed: float, scope: str = "tenant", detail: str | None = None
+    ) -> None:
+        words = (
+            f"This {scope} may have {allowed:.10g} of '{limit}' and has {used:.10g}. Use less, or try later."
         )
+        super().__init__(detail or words, limit=limit, used=used, allowed=allowed, scope=scope)
 
 
-class TooManyExecutions(Limited):
+class TooManySessions(QuotaExceeded):
+    code = "too_many_sessions"
+
+    def __init__(self, used: int, allowed: int) -> None:
+        detail = f"This tenant has {used} live sessions, as many as it may have. Close one first."
+        super().__init__("sessions", used, allowed, detail=detail)
+
+
+class TooManyExecutions(QuotaExceeded):
     code = "too_many_executions"
+    retry_after = 1
 
-    def __init__(self, limit: int, scope: str) -> None:
-        super().__init__(
-            f"This {scope} runs or queues {limit} commands already, as many as it may. Wait for one to end.",
-            limit=limit,
-            scope=scope,
+    def __init__(self, allowed: int, scope: str) -> None:
+        detail = (
+            f"This {scope} runs or queues {allowed} commands already, as many as it may. Wait for one to end."
         )
+        super().__init__("executions", allowed, allowed, scope, detail)
 
 
-class TooManyStreams(Limited):
+class TooManyStreams(QuotaExceeded):
     code = "too_many_streams"
+    retry_after = 1
 
-    def __init__(self, limit: int, scope: str) -> None:
-        super().__init__(
-            f"This {scope} has {limit} open streams, as many as it may have. Close one first.",
-            limit=limit,
-            scope=scope,
-        )
+    def __init__(self, allowed: int, scope: str) -> None:
+        detail = f"This {scope} has {allowed} open streams, as many as it may have. Close one first."
+        super().__init__("streams", allowed, allowed, scope, detail)
 
 
 class TooManyShells(Limited):
@@ -219,7 +239,10 @@ class TooManyShells(Limited):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"The session has {limit} named shells, as many as it may have. End one with 'exit'.", limit=limit
+            f"The session has {limit} named shells, as many as it may have. End one with 'exit'.",
+            limit="shells",
+            used=limit,
+            allowed=limit,
         )
 
 
@@ -251,7 +274,7 @@ class Unavailable(SandboxError):
     """Something behind us does not answer. Nothing was changed: a retry can help."""
 
     retryable = True
-    retry_after: ClassVar[int] = 2
+    retry_after: int = 2
 
 
 class KeeperUnavailable(Unavailable):
@@ -283,3 +306,17 @@ class ServerBusy(Unavailable):
     """Too many large requests at once."""
 
     code = "server_busy"
+
+
+class HostFull(Unavailable):
+    """The host's memory is promised to sessions that are open; those go on."""
+
+    code = "host_full"
+    retry_after = 10
+
+    def __init__(self, used: int, allowed: int) -> None:
+        detail = (
+            f"The server has promised {used} of the {allowed} bytes of memory that it has for sessions. "
+            "Try again when some were closed, or ask for less memory."
+        )
+        super().__init__(detail, limit="host_memory", used=used, allowed=allowed)

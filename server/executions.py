@@ -6,46 +6,37 @@ worker or the whole server goes away, and all that is told of it comes from ther
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from server import errors
+from server.concurrency import Concurrency
 from server.config import Config
+from server.day_usage import DayUsage
 from server.detached import Detached, One
 from server.guest_answers import Answer, Batch, Execution, Told
-from server.guest_client import SESSION_STREAMS, TERMINAL, Command, GuestClient, Sandbox, refusal_of
-from server.sessions import Idempotency, Sessions
+from server.guest_client import TERMINAL, Command, GuestClient, Sandbox, refusal_of
+from server.names import Name
+from server.records import HOT
+from server.sessions import Sessions
+from server.snapshots import Checkpoint
+from server.spending import Spending
 from server.store import Session
-from server.tally import Tally
+from server.times import timestamp
 
 KEEPALIVE = 10.0  # seconds after which somebody who follows hears at least that all is well
 _WORTH_NOTING = 1.0  # a command that took less has not kept its session from resting
-_RECOUNT_SECONDS = 1.0
-_MOMENT = 0.1
-_ANY = 1 << 30
 _SHELL = ["/bin/bash", "-i"]
 _SCREEN = (80, 24)
 
 
-@dataclass(frozen=True)
-class Name:
-    """What an execution is called, and a fingerprint of the request: the same name runs once."""
-
-    id: str
-    fingerprint: str
-    chosen: bool = False  # by the caller
+def _nothing() -> None:
+    """To be done before a guest is asked, most often."""
 
 
-def name_for(session_id: str, own: str | None, fingerprint: str, idempotency: Idempotency | None) -> Name:
-    if own is not None:
-        return Name(own, fingerprint, chosen=True)
-    if idempotency is None:
-        return Name(secrets.token_hex(16), "")
-    digest = hashlib.sha256(f"{session_id}/{idempotency.key}".encode()).hexdigest()
-    return Name(digest[:32], idempotency.fingerprint)
+def _no_checkpoint() -> AbstractContextManager[Checkpoint]:
+    """A terminal is nothing to undo."""
+    return nullcontext(Checkpoint())
 
 
 class Executions:
@@ -53,47 +44,89 @@ class Executions:
         self,
         config: Config,
         sessions: Sessions,
+        spending: Spending,
         guests: GuestClient,
         detached: Detached,
-        tally: Tally,
+        concurrency: Concurrency,
+        usage: DayUsage,
+        checkpoint: Callable[[Session, str], AbstractContextManager[Checkpoint]],
         clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._sessions = sessions
+        self._spending = spending
         self._guests = guests
         self._detached = detached
-        self._tally = tally
+        self._concurrency = concurrency
+        self._usage = usage
+        self._checkpoint = checkpoint
         self._clock = clock
-        self._counted: dict[str, tuple[int, float]] = {}
-        self._recounted: dict[str, float] = {}
 
     def run(self, tenant: str, session_id: str, command: Command, name: Name) -> Answer:
         """Run a command and wait for what it comes to."""
         session = self._sessions.get(tenant, session_id)
+        if session.ephemeral:
+            with self._spending.spending(session):
+                return self.run_in(session, command, name)
+        return self.run_in(session, command, name)
+
+    def run_in(
+        self, session: Session, command: Command, name: Name, ready: Callable[[], None] = _nothing
+    ) -> Answer:
+        """The same, when it is known whose session it is. `ready` is called when all else is: if it raises,
+        the guest is not asked."""
+        tenant, asked = session.tenant, False
         busy_until = self._sessions.use(session, 2 * command.timeout)  # it may wait for its shell, then run
-        self._count_in(tenant)
+        leave = self._concurrency.enter_execution(session, self._running_in)
+        running = self._usage.begin(tenant, session.user_id)
+        seconds: float | None = 0.0
         try:
-            with self._sessions.reached(session) as sandbox:
+            with self._checkpoint(session, name.id) as checkpoint, self._sessions.reached(session) as sandbox:
+                ready()
+                asked, seconds = True, None
                 answer = self._guests.run(sandbox, name.id, name.fingerprint, command)
+                checkpoint.is_needed = answer.new
+            seconds = answer.seconds if answer.new else 0.0
         except errors.ExecutionExists as exc:
+            seconds = 0.0
             raise _conflict(name) from exc
         except errors.SandboxError:
             raise
         except BaseException:  # the caller has gone, the command goes on
-            until = busy_until or self._clock() + 2 * command.timeout
-            self._detached.add(One(tenant, session.id, name.id, until), self._clock(), _ANY)
+            if asked:
+                until = busy_until or self._clock() + 2 * command.timeout
+                one = One(tenant, session.id, name.id, until, command.timeout)
+                self._detached.add(one, self._clock())
             raise
         finally:
-            self._tally.leave("executions", tenant)
+            self._usage.end(running, seconds)
+            leave()
+        if not answer.new:  # who began it may have hung up
+            self._detached.remove(session.id, name.id, answer.seconds)
         if busy_until or answer.seconds >= _WORTH_NOTING:
             self._sessions.rest(session, busy_until)
         return answer
 
-    def start(self, tenant: str, session_id: str, command: Command, name: Name, wait: float) -> Told:
+    def start(
+        self, tenant: str, session_id: str, command: Command, name: Name, wait: float, followed: bool = False
+    ) -> Told:
         """Start a command that goes on by itself, and wait so long for its end."""
         session = self._sessions.get(tenant, session_id)
+        if session.ephemeral:
+            self._spend(session, followed)
+        return self.start_in(session, command, name, wait)
+
+    def start_in(
+        self,
+        session: Session,
+        command: Command,
+        name: Name,
+        wait: float,
+        ready: Callable[[], None] = _nothing,
+    ) -> Told:
+        """The same, when it is known whose session it is; `ready` as for `run_in`."""
         until = self._sessions.use(session, 2 * command.timeout)
-        return self._start(session, command, name, wait, until)
+        return self._start(session, command, name, wait, until, self._checkpoint(session, name.id), ready)
 
     def open_terminal(self, tenant: str, session_id: str, name: str, screen: tuple[int, int] | None) -> Told:
         """The session's terminal of that name: a shell on a screen, begun if it does not run.
@@ -101,22 +134,43 @@ class Executions:
         It lives as long as the session. Typing renews the lease; a shell that only waits does not.
         """
         session = self._sessions.get(tenant, session_id)
+        if session.ephemeral:
+            self._spend(session, followed=False)
         self._sessions.use(session)
         command = Command(_SHELL, self._config.age_max, shell=None, screen=screen or _SCREEN, again=True)
         series = f"{TERMINAL}{name}"
-        told = self._start(session, command, Name(series, ""), 0, session.must_end_at)
+        told = self._start(session, command, Name(series, ""), 0, session.must_end_at, _no_checkpoint())
         self._detached.rename(session.id, series, told.execution.id)
         return told
 
-    def _start(self, session: Session, command: Command, name: Name, wait: float, until: float) -> Told:
+    def _spend(self, session: Session, followed: bool) -> None:
+        """The result of what nobody waits for could never be had: the session is over with it."""
+        if not followed:
+            raise errors.Invalid("session_id", "An ephemeral session runs one command, which is waited for.")
+        self._spending.spend(session)
+
+    def _start(
+        self,
+        session: Session,
+        command: Command,
+        name: Name,
+        wait: float,
+        until: float,
+        checkpointed: AbstractContextManager[Checkpoint],
+        ready: Callable[[], None] = _nothing,
+    ) -> Told:
         until = until or self._clock() + 2 * command.timeout
-        new = self._detach(One(session.tenant, session.id, name.id, until))
+        most = 0.0 if command.again else command.timeout  # a terminal that waits for somebody is free
+        one = One(session.tenant, session.id, name.id, until, most)
+        new = self._concurrency.detach(session, one, self._running_in)
         try:
-            with self._sessions.reached(session) as sandbox:
+            with checkpointed as checkpoint, self._sessions.reached(session) as sandbox:
+                ready()
                 told = self._guests.start(sandbox, name.id, name.fingerprint, command, wait)
+                checkpoint.is_needed = told.new and told.refusal is None
         except errors.SandboxError as exc:
             if new and not isinstance(exc, errors.GuestUnavailable):  # then it may run all the same
-                self._detached.remove(session.id, name.id)
+                self._detached.remove(session.id, name.id, 0.0)
             if isinstance(exc, errors.ExecutionExists):
                 raise _conflict(name) from exc
             raise
@@ -124,15 +178,6 @@ class Executions:
             self._noted(session, told)
             raise refusal_of(told.refusal, self._config.executions_max)
         return self._noted(session, told)
-
-    def _detach(self, one: One) -> bool:
-        most = self._config.tenant_executions_max
-        self._running_apart(one.tenant)  # counts anew if need be
-        new = self._detached.add(one, self._clock(), most - self._tally.count("executions", one.tenant))
-        self._counted.pop(one.tenant, None)
-        if new is None:
-            raise errors.TooManyExecutions(most, "tenant")
-        return new
 
     def await_end(self, tenant: str, session_id: str, execution: str, wait: float) -> Told:
         """The execution when it has ended, or after so long."""
@@ -185,72 +230,36 @@ class Executions:
             if batch.ended:
                 return
 
-    def enter_stream(self, tenant: str, session_id: str) -> Callable[[], None]:
-        """Counts one more open stream, until what is returned is called."""
-        places = {
-            "tenant": (tenant, self._config.streams_max),
-            "session": (f"{tenant}/{session_id}", SESSION_STREAMS),
-        }
-        entered: list[str] = []
-
-        def leave() -> None:
-            while entered:
-                self._tally.leave("streams", entered.pop())
-
-        for scope, (whose, most) in places.items():
-            if not self._tally.enter("streams", whose, most):
-                leave()
-                raise errors.TooManyStreams(most, scope)
-            entered.append(whose)
-        return leave
+    def enter_stream(self, tenant: str, session_id: str | None) -> Callable[[], None]:
+        """Counts one more open stream, until what is returned is called. Some are of no session."""
+        return self._concurrency.enter_stream(tenant, session_id, self._sessions.user_of(tenant, session_id))
 
     @contextmanager
     def _reached(self, tenant: str, session_id: str) -> Iterator[tuple[Session, Sandbox]]:
         session = self._sessions.get(tenant, session_id)
-        with self._sessions.reached(session) as sandbox:
-            yield session, sandbox
+        try:
+            with self._sessions.reached(session) as sandbox:
+                yield session, sandbox
+        except errors.ExecutionNotFound as exc:
+            cold_at = self._sessions.get(tenant, session_id).cold_at
+            raise errors.ExecutionNotFound(None if cold_at is None else timestamp(cold_at)) from exc
 
-    def _count_in(self, tenant: str) -> None:
-        """One more of the tenant's executions, besides those that are detached from any call."""
-        most = self._config.tenant_executions_max
-        if not self._tally.enter("executions", tenant, most - self._running_apart(tenant)):
-            raise errors.TooManyExecutions(most, "tenant")
+    def _running_in(self, tenant: str, session_id: str) -> dict[str, float | None]:
+        """For each execution that the guest knows how many seconds it took; None while it runs.
 
-    def _running_apart(self, tenant: str) -> int:
-        """How many are detached. Far from the limit a number of a moment ago is good enough."""
-        now, most = self._clock(), self._config.tenant_executions_max
-        count, counted_at = self._counted.get(tenant, (most, 0.0))
-        if count < most // 2 and abs(now - counted_at) < _MOMENT:
-            return count
-        count = self._detached.count(tenant, now)
-        if count + self._tally.count("executions", tenant) >= most and self._may_recount(tenant):
-            self._recount(tenant)
-            count = self._detached.count(tenant, now)
-        self._counted[tenant] = (count, now)
-        return count
-
-    def _may_recount(self, tenant: str) -> bool:
-        now = self._clock()
-        if abs(now - self._recounted.get(tenant, 0.0)) < _RECOUNT_SECONDS:
-            return False
-        self._recounted[tenant] = now
-        return True
-
-    def _recount(self, tenant: str) -> None:
-        """At its limit: some may have ended without anybody having been there."""
-        for session_id, executions in self._detached.of(tenant).items():
-            try:
-                running = {one.id for one in self.list(tenant, session_id) if one.status != "ended"}
-            except errors.SandboxError:
-                continue  # one that cannot be asked keeps what it is counted for
-            for execution in executions - running:
-                self._detached.remove(session_id, execution)
+        Nobody is woken for this: what is frozen still runs.
+        """
+        if self._sessions.get(tenant, session_id).phase != HOT:
+            raise errors.GuestUnavailable("The session sleeps.")
+        told = self.list(tenant, session_id)
+        return {one.id: None if one.ended_at is None else one.ended_at - one.started_at for one in told}
 
     def _noted(self, session: Session, told: Told) -> Told:
         """Whoever learns that an execution has ended says so: it counts no more, nor keeps its session."""
         ended_at = told.execution.ended_at
         if ended_at is not None:
-            until = self._detached.remove(session.id, told.execution.id)
+            ran = 0.0 if told.refusal is not None else ended_at - told.execution.started_at
+            until = self._detached.remove(session.id, told.execution.id, ran)
             if until is not None:
                 self._sessions.rest(session, until, ended_at)
         return told

@@ -12,10 +12,8 @@ import secrets
 import socket
 import stat
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from server import errors
 from server.guest import protocol
@@ -29,6 +27,8 @@ from server.guest_answers import (
     list_of,
     told_of,
 )
+from server.kept_connections import KeptConnections
+from server.spool import Spooled, Stdin
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_GRACE = (
@@ -40,8 +40,6 @@ LARGEST_BATCH = 64 << 10  # bytes of a log that are read at once
 SESSION_STREAMS = 64  # callers who may wait for something of one session at once; the guest has room for more
 _LIST_SECONDS = 5.0
 _START_GRACE = 50.0  # beyond the time to wait: an interpreter may have to be started first
-_KEPT_PER_SANDBOX = 8
-_KEPT_SANDBOXES = 512
 
 
 class GuestSilent(Exception):
@@ -55,9 +53,6 @@ class Sandbox:
     id: str
     address: str
     secret: bytes
-
-
-Stdin = bytes | BinaryIO  # what is large waits in a file
 
 
 @dataclass(frozen=True)
@@ -85,14 +80,15 @@ class Binding:
     executions: int
     output_limit: int
     log_limit: int
+    soft_disk: int | None  # bytes; None where the storage itself keeps the limit
     env: dict[str, str]
 
 
 class GuestClient:
     def __init__(self, output_limit: int, executions_max: int) -> None:
-        self._limits = protocol.Limits(_HEAD_LIMIT, max(3 * output_limit, LARGEST_BATCH))
+        self._limits = protocol.Limits(_HEAD_LIMIT, max(3 * output_limit, protocol.LONGEST_DESCRIPTION))
         self._executions_max = executions_max
-        self._kept: OrderedDict[str, list[socket.socket]] = OrderedDict()
+        self._kept = KeptConnections()
 
     def bind(self, sandbox: Sandbox, binding: Binding, deadline: float) -> None:
         head = {"verb": "bind", "gid": binding.uid, **vars(binding)}
@@ -102,9 +98,21 @@ class GuestClient:
         """Have interpreters started before anybody waits for them."""
         self._simply(sandbox, {"verb": "prepare", "languages": list(languages)}, _START_GRACE)
 
-    def adopt(self, sandbox: Sandbox, env: dict[str, str]) -> None:
-        """Tell a prepared sandbox whose it is: the variables of the session that has claimed it."""
-        self._simply(sandbox, {"verb": "adopt", "env": env})
+    def adopt(
+        self, sandbox: Sandbox, env: dict[str, str], shell: bytes, moved: bool = True
+    ) -> tuple[int, ...]:
+        """Tell a sandbox whose it is: the session's variables, and what its shell was like before, if it was.
+
+        `moved` if its home may be another by now. Device and inode of the home directory that the guest sees.
+        """
+        head = {"verb": "adopt", "env": env, "moved": moved}
+        answer, _ = self._simply(sandbox, head, _START_GRACE, shell)
+        home = answer.get("home")
+        return tuple(home) if isinstance(home, list) and all(type(one) is int for one in home) else ()
+
+    def describe(self, sandbox: Sandbox, with_results: bool) -> bytes:
+        """What its main shell is like, and what was run, in the guest's own words: for `adopt` alone."""
+        return bytes(self._simply(sandbox, {"verb": "describe", "with_results": with_results})[1])
 
     def run(self, sandbox: Sandbox, execution: str, fingerprint: str, command: Command) -> Answer:
         """Run a command and wait for its end."""
@@ -149,8 +157,7 @@ class GuestClient:
         return hello.get("bound") is not False
 
     def forget(self, sandbox_id: str) -> None:
-        for connection in self._kept.pop(sandbox_id, []):
-            connection.close()
+        self._kept.forget(sandbox_id)
 
     def _simply(
         self, sandbox: Sandbox, head: protocol.Head, wait: float = 0, body: bytes = b""
@@ -160,23 +167,38 @@ class GuestClient:
     def _ask(
         self, sandbox: Sandbox, head: protocol.Head, body: Stdin, deadline: float
     ) -> tuple[protocol.Head, protocol.Body]:
-        kept = self._kept.get(sandbox.id)
-        if kept:
+        connection, answer, answer_body = self.take(sandbox, head, body, deadline)
+        self.keep(sandbox, connection)
+        if answer.get("ok") is not True:
+            raise self._refusal(answer)
+        return answer, answer_body
+
+    def take(
+        self, sandbox: Sandbox, head: protocol.Head, body: Stdin, deadline: float
+    ) -> tuple[socket.socket, protocol.Head, protocol.Body]:
+        """An answer, and the connection it came on, which is the caller's to `keep` or to close."""
+        kept = self._kept.take(sandbox.id)
+        if kept is not None:
             try:
-                return self._exchange(sandbox, kept.pop(), head, body, deadline)
+                return self._exchange(kept, head, body, deadline)
             except GuestSilent:
                 self.forget(sandbox.id)
-        return self._exchange(sandbox, self._connect(sandbox), head, body, deadline)
+                if (
+                    isinstance(body, Spooled) and body.is_gone
+                ):  # all of it was taken: not by a dead connection
+                    raise
+        return self._exchange(self._connect(sandbox), head, body, deadline)
 
     def _exchange(
-        self, sandbox: Sandbox, connection: socket.socket, head: protocol.Head, body: Stdin, deadline: float
-    ) -> tuple[protocol.Head, protocol.Body]:
+        self, connection: socket.socket, head: protocol.Head, body: Stdin, deadline: float
+    ) -> tuple[socket.socket, protocol.Head, protocol.Body]:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            if isinstance(body, bytes):
-                protocol.send(connection, head, body)
+            if isinstance(body, Spooled):
+                protocol.send_file(connection, head, body.file)
+                body.release()
             else:
-                protocol.send_file(connection, head, body)
+                protocol.send(connection, head, body)
             answer, answer_body = protocol.receive(connection, self._limits, deadline)
         except TimeoutError as exc:
             connection.close()
@@ -189,22 +211,18 @@ class GuestClient:
         except BaseException:
             connection.close()  # the caller gave up in the middle: the rest of the answer is nobody's
             raise
-        self._keep(sandbox.id, connection)
         if answer.get("code") == "not_bound":
-            raise GuestSilent  # it was restarted behind our back, and knows nobody any more
-        if answer.get("ok") is not True:
-            raise self._refusal(answer)
-        return answer, answer_body
-
-    def _keep(self, sandbox_id: str, connection: socket.socket) -> None:
-        kept = self._kept.setdefault(sandbox_id, [])
-        self._kept.move_to_end(sandbox_id)
-        if len(kept) < _KEPT_PER_SANDBOX:
-            kept.append(connection)
-        else:
             connection.close()
-        if len(self._kept) > _KEPT_SANDBOXES:
-            self.forget(next(iter(self._kept)))
+            raise GuestSilent  # it was restarted behind our back, and knows nobody any more
+        return connection, answer, answer_body
+
+    def keep(self, sandbox: Sandbox, connection: socket.socket) -> None:
+        """For the next who asks the same guest."""
+        self._kept.keep(sandbox.id, connection)
+
+    def meet(self, sandbox: Sandbox) -> None:
+        """Have a connection ready for the first who asks."""
+        self.keep(sandbox, self._connect(sandbox))
 
     def _connect(self, sandbox: Sandbox) -> socket.socket:
         return self._greet(sandbox)[0]

@@ -15,6 +15,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from server.as_owner import open_plain
 from server.config import BadConfig, Config
 
 
@@ -35,6 +36,10 @@ class Instance:
         """What the guest of this sandbox must prove to know. Derived, so it is stored nowhere on our side."""
         return hmac.new(self.secret, sandbox.encode(), hashlib.sha256).hexdigest().encode()
 
+    @property
+    def audit_key(self) -> bytes:
+        return hmac.digest(self.secret, b"audit", "sha256")
+
 
 def web_owner(config: Config) -> Owner:
     if not config.web_user or os.geteuid() != 0:
@@ -53,9 +58,12 @@ def prepare(config: Config) -> Instance:
     _check_way(state, owner)
     _directory(state, 0o711, -1, owner.gid)
     _directory(config.store_path.parent, 0o700, owner.uid, owner.gid)
+    _directory(config.uploads_dir, 0o700, owner.uid, owner.gid)
     _directory(config.keeper_socket.parent, 0o750, -1, owner.gid)
     _directory(config.sandboxes_dir, 0o710, -1, owner.gid)
+    _directory(config.volumes_dir, 0o700, -1, -1)
     _store_file(config.store_path, owner)
+    _store_file(config.audit_path, owner)
     _secret_file(state / "instance", owner.gid)
     return load(config)
 
@@ -92,9 +100,15 @@ def _directory(path: Path, mode: int, uid: int, gid: int) -> None:
 
 def _store_file(path: Path, owner: Owner) -> None:
     """Made empty with the right owner: SQLite, when root opens it, gives its other files the same one."""
-    path.touch(mode=0o600)
-    if os.geteuid() == 0:
-        os.chown(path, owner.uid, owner.gid)
+    try:
+        file = open_plain(path, os.O_CREAT)
+    except OSError as exc:
+        raise BadConfig(f"{path} cannot be used ({exc.strerror}): look who has put it there") from exc
+    try:
+        if os.geteuid() == 0:
+            os.fchown(file, owner.uid, owner.gid)
+    finally:
+        os.close(file)
 
 
 def _secret_file(path: Path, gid: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from server.errors import StoreUnavailable, Unavailable
 from server.keeper_client import KeeperClient
+from server.remembered import Remembered
 from server.store import Store
 
 _REMEMBERED_SECONDS = 1.0
@@ -14,37 +15,33 @@ _REMEMBERED_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Ready:
-    """`status` is ready, degraded (the wall has a gap), checking (not yet known) or unavailable."""
+    """`status` is ready, checking (not yet known), unavailable, or degraded: the wall has a gap, or disk
+    limits are soft."""
 
     status: str
     checks: dict[str, str]
     wall: dict[str, str]
+    storage: str | None = None  # what an operator should know of it
 
 
 class Readiness:
     def __init__(self, store: Store, keeper: KeeperClient) -> None:
         self._store = store
         self._keeper = keeper
-        self._until = 0.0
-        self._last = Ready("checking", {}, {})
-
-    def look(self) -> Ready:
-        if time.monotonic() >= self._until:
-            self._last = self._look()
-            self._until = time.monotonic() + _REMEMBERED_SECONDS
-        return self._last
+        self.look = Remembered(self._look, _REMEMBERED_SECONDS)
 
     def _look(self) -> Ready:
         checks = {"store": self._check_store(), "keeper": "ok", "engine": "ok", "image": "ok"}
         wall: dict[str, str] | None = None
+        storage = None
         try:
             told = self._keeper.check()
         except Unavailable as exc:
             checks["keeper"] = exc.detail
         else:
             checks |= told["problems"]
-            wall = told["wall"]
-        return Ready(_status(checks, wall), checks, wall or {})
+            wall, storage = told["wall"], told.get("storage")
+        return Ready(_status(checks, wall, storage), checks, wall or {}, storage)
 
     def _check_store(self) -> str:
         try:
@@ -54,9 +51,9 @@ class Readiness:
         return "ok"
 
 
-def _status(checks: dict[str, str], wall: dict[str, str] | None) -> str:
+def _status(checks: dict[str, str], wall: dict[str, str] | None, storage: str | None) -> str:
     if any(value != "ok" for value in checks.values()):
         return "unavailable"
     if wall is None:
         return "checking"
-    return "degraded" if wall else "ready"
+    return "degraded" if wall or storage else "ready"

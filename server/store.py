@@ -7,18 +7,23 @@ greenlet inside a transaction, so one connection serves a whole process under a 
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from server.errors import IdempotencyConflict, StoreUnavailable, TooManySessions
-from server.schema import SCHEMA
+from server.as_owner import as_owner_of
+from server.create_keys import given_before, note_given
+from server.errors import IdempotencyConflict, StoreUnavailable
+from server.occupancy import give_up, moved_in, occupy
+from server.records import Key, Session, cursor_of, key_of_row, session_of, values_of
+from server.schema import bring_up_to_date
+
+__all__ = ["Key", "Session", "Store", "cursor_of"]
 
 _BUSY_SECONDS = 10.0
 _MOST_SEEN = 4096
@@ -26,50 +31,9 @@ _MOST_SEEN = 4096
 _log = logging.getLogger("sandbox.store")
 
 
-@dataclass(frozen=True)
-class Key:
-    id: str
-    tenant: str
-    name: str
-    hash: str
-    created_at: float
-    revoked_at: float | None
-
-
-@dataclass(frozen=True)
-class Session:
-    """A tenant's lease on one sandbox, as the store knows it."""
-
-    id: str
-    tenant: str
-    user_id: str | None
-    state: str
-    image: str
-    memory: int
-    cpus: float
-    lease: float
-    metadata: dict[str, str]
-    created_at: float
-    last_used_at: float
-    busy_until: float
-    must_end_at: float
-    sandbox: str | None = None
-    address: str | None = None
-    cause: str | None = None
-    ended_at: float | None = None
-    idempotency_key: str | None = None
-    fingerprint: str | None = None
-
-    @property
-    def expires_at(self) -> float:
-        return min(self.last_used_at + self.lease, self.must_end_at)
-
-    def is_due(self, now: float) -> bool:
-        """A running command keeps its session alive; nothing keeps it beyond its hard end."""
-        return now >= self.must_end_at or now >= max(self.last_used_at + self.lease, self.busy_until)
-
-
 _COLUMNS = tuple(column.name for column in fields(Session))
+_KEY = """SELECT keys.*, tenants.suspended_at IS NOT NULL AS suspended
+          FROM keys LEFT JOIN tenants ON tenants.id = keys.tenant WHERE keys.id = ?"""
 _DUE = "(must_end_at <= :now OR max(last_used_at + lease, busy_until) <= :now)"
 
 
@@ -80,6 +44,24 @@ class Seen:
     version: int = -1
     keys: dict[str, Key] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    limits: dict[str, str] = field(default_factory=dict)
+
+
+Admit = Callable[[sqlite3.Connection, Session], None]
+
+
+class Rows(list[sqlite3.Row]):
+    """What a statement gave, and how many rows it changed."""
+
+    def __init__(self, rows: list[sqlite3.Row], rowcount: int) -> None:
+        super().__init__(rows)
+        self.rowcount = rowcount
+
+    def fetchone(self) -> Any:
+        return self[0] if self else None
+
+    def fetchall(self) -> list[sqlite3.Row]:
+        return self
 
 
 class Store:
@@ -99,15 +81,19 @@ class Store:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
-            connection.executescript(SCHEMA)
+            bring_up_to_date(connection)
             self._connections[synchronous] = connection
         return connection
 
+    def _opened(self, synchronous: str) -> sqlite3.Connection:
+        with self._lock, _working_in(self._path.parent):
+            return self._connection(synchronous)
+
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is on disk when this returns."""
-        with self._lock, _translated():
-            connection = self._connection("FULL")
+    def writing(self, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
+        """A transaction that is on disk when this returns, or, if NORMAL, with the next one that is."""
+        with self._lock, _working_in(self._path.parent):
+            connection = self._connection(synchronous)
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -117,22 +103,30 @@ class Store:
                     connection.execute("ROLLBACK")
                 raise
 
-    def quickly(self, sql: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        with self._lock, _translated():
-            return self._connection("NORMAL").execute(sql, values)
+    def quickly(self, sql: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> Rows:
+        """All rows at once: a statement left open would hold this connection, and every thread that reads
+        through it, at the moment at which it began."""
+        with self._lock, _working_in(self._path.parent):
+            cursor = self._connection("NORMAL").execute(sql, values)
+            return Rows(cursor.fetchall(), cursor.rowcount)
 
     def _unchanged(self) -> Seen:
         """What was read before, as long as nobody has written since: SQLite counts others' transactions.
 
         Our own on the same connection are not counted, so whoever makes them drops what they change.
         """
-        version: int = self.quickly("PRAGMA data_version").fetchone()[0]
-        if version != self._seen.version or len(self._seen.sessions) > _MOST_SEEN:
+        try:  # without the lock, which guards transactions: this belongs to none, and is asked all the time
+            connection = self._connections.get("NORMAL") or self._opened("NORMAL")
+            version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.OperationalError as exc:
+            raise _unavailable(exc) from exc
+        most = max(len(self._seen.sessions), len(self._seen.keys))
+        if version != self._seen.version or most > _MOST_SEEN:
             self._seen = Seen(version)
         return self._seen
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, as_owner_of(self._path.parent):
             while self._connections:
                 self._connections.popitem()[1].close()
 
@@ -142,55 +136,51 @@ class Store:
             connection.execute("DELETE FROM written")
             connection.execute("INSERT INTO written VALUES (?)", (now,))
 
-    # Tenants and keys.
+    # Tenants and keys, as far as every request needs them.
 
     def add_tenant(self, tenant: str, now: float) -> None:
+        """Unless there is, or was, one of that name."""
         with self.writing() as connection:
-            connection.execute("INSERT OR IGNORE INTO tenants VALUES (?, ?)", (tenant, now))
+            connection.execute("INSERT OR IGNORE INTO tenants (id, created_at) VALUES (?, ?)", (tenant, now))
 
-    def add_key(self, key: Key) -> None:
-        with self.writing() as connection:
-            connection.execute(
-                "INSERT INTO keys VALUES (:id, :tenant, :name, :hash, :created_at, :revoked_at)", vars(key)
-            )
+    def limits(self, tenant: str) -> str:
+        """Those of the tenant's own, as JSON."""
+        limits = self._unchanged().limits
+        if tenant not in limits:
+            row = self.quickly("SELECT limits FROM tenants WHERE id = ?", (tenant,)).fetchone()
+            limits[tenant] = "{}" if row is None else row[0]
+        return limits[tenant]
 
     def key(self, key_id: str) -> Key | None:
         keys = self._unchanged().keys
         if key_id not in keys:
-            row = self.quickly("SELECT * FROM keys WHERE id = ?", (key_id,)).fetchone()
+            row = self.quickly(_KEY, (key_id,)).fetchone()
             if row is None:
                 return None
-            keys[key_id] = Key(**dict(row))
+            keys[key_id] = key_of_row(row)
         return keys[key_id]
-
-    def is_revoked(self, key_id: str) -> bool:
-        key = self.key(key_id)
-        return key is None or key.revoked_at is not None
-
-    def revoke_key(self, key_id: str, now: float) -> bool:
-        with self.writing() as connection:
-            sql = "UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
-            return connection.execute(sql, (now, key_id)).rowcount == 1
 
     # Sessions.
 
-    def reserve(self, wanted: Session, most: int) -> tuple[Session, bool]:
+    def reserve(self, wanted: Session, admit: Admit) -> tuple[Session, bool]:
         """The session that `wanted` becomes, or the one that stands in its place; and whether it is new.
 
         One transaction: a quota cannot be exceeded, nor a user get two sessions, however many ask at once.
+        `admit` raises if there is no room for it. It need not be on disk: nothing is acknowledged before
+        `attach`, which says what must be.
         """
-        with self.writing() as connection:
+        self._seen = Seen()  # what follows is written by the connection that reads
+        with self.writing("NORMAL") as connection:
             standing = self._standing(connection, wanted)
             if standing is not None:
                 return standing, False
-            live = "SELECT count(*) FROM sessions WHERE tenant = ? AND state != 'ended'"
-            if connection.execute(live, (wanted.tenant,)).fetchone()[0] >= most:
-                raise TooManySessions(most)
-            values = {**vars(wanted), "metadata": json.dumps(wanted.metadata)}
+            admit(connection, wanted)
+            values = values_of(wanted)
+            values["volume"] = occupy(connection, wanted.tenant, values, wanted.created_at)
             names = ", ".join(_COLUMNS)
             marks = ", ".join(f":{name}" for name in _COLUMNS)
             connection.execute(f"INSERT INTO sessions ({names}) VALUES ({marks})", values)
-        return wanted, True
+        return replace(wanted, volume=values["volume"]), True
 
     def _standing(self, connection: sqlite3.Connection, wanted: Session) -> Session | None:
         if wanted.idempotency_key is not None:
@@ -199,21 +189,45 @@ class Store:
             if row is not None:
                 if row["fingerprint"] != wanted.fingerprint:
                     raise IdempotencyConflict
-                return _session(row)
+                return session_of(row)
+            if (given := given_before(connection, wanted)) is not None:
+                return given
         sql = "SELECT * FROM sessions WHERE tenant = ? AND user_id = ? AND state != 'ended'"
         row = connection.execute(sql, (wanted.tenant, wanted.user_id)).fetchone()
-        return None if row is None else _session(row)
+        if row is None and wanted.visit:  # whoever has the workspace can be asked what is in it
+            sql = "SELECT * FROM sessions WHERE tenant = ? AND workspace = ? AND state != 'ended'"
+            row = connection.execute(sql, (wanted.tenant, wanted.workspace)).fetchone()
+        if row is None:
+            return None
+        note_given(connection, wanted, row["id"])
+        return session_of(row)
 
-    def attach(self, session_id: str, sandbox: str, address: str, now: float) -> bool:
-        """The sandbox is ready: the session runs. False if nobody waits for it any more."""
-        with self.writing() as connection:
-            sql = """UPDATE sessions SET state = 'running', sandbox = ?, address = ?, last_used_at = ?
-                     WHERE id = ? AND state = 'opening'"""
-            return connection.execute(sql, (sandbox, address, now, session_id)).rowcount == 1
+    def attach(
+        self,
+        session_id: str,
+        sandbox: str,
+        address: str,
+        now: float,
+        volume: str | None = None,
+        synchronous: str = "FULL",
+    ) -> bool:
+        """The sandbox is ready: the session runs. False if nobody waits for it any more.
+
+        `volume` if it came with another one than was wished for.
+        """
+        with self.writing(synchronous) as connection:
+            sql = """UPDATE sessions SET state = 'running', sandbox = ?, address = ?, last_used_at = ?,
+                     volume = coalesce(?, volume) WHERE id = ? AND state = 'opening'"""
+            values = (sandbox, address, now, volume, session_id)
+            attached = connection.execute(sql, values).rowcount == 1
+            moved_in(connection, session_id, now)
+        self._seen.sessions.pop(session_id, None)
+        return attached
 
     def release(self, session_id: str) -> None:
         """Opening failed: as if it had never been asked for."""
         with self.writing() as connection:
+            give_up(connection, session_id)
             connection.execute("DELETE FROM sessions WHERE id = ? AND state = 'opening'", (session_id,))
 
     def session(self, session_id: str) -> Session | None:
@@ -222,7 +236,7 @@ class Store:
             row = self.quickly("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
             if row is None:
                 return None
-            sessions[session_id] = _session(row)
+            sessions[session_id] = session_of(row)
         return sessions[session_id]
 
     def use(self, session_id: str, now: float, busy_until: float) -> None:
@@ -244,19 +258,23 @@ class Store:
             sql = "UPDATE sessions SET lease = ?, last_used_at = ? WHERE id = ? AND state = 'running'"
             connection.execute(sql, (lease, now, session_id))
 
-    def end(self, session_id: str, cause: str, now: float) -> bool:
-        """Whether this call is the one that ended it. The row stays as a tombstone."""
+    def end(self, session_id: str, cause: str, now: float, sandbox: str | None = None) -> bool:
+        """Whether this call is the one that ended it; only while it has `sandbox`, if that is named.
+
+        The row stays as a tombstone.
+        """
         with self.writing() as connection:
-            sql = """UPDATE sessions SET state = 'ended', cause = ?, ended_at = ?
-                     WHERE id = ? AND state != 'ended'"""
-            return connection.execute(sql, (cause, now, session_id)).rowcount == 1
+            sql = """UPDATE sessions SET state = 'ended', cause = :cause, ended_at = :now
+                     WHERE id = :id AND state != 'ended' AND (:sandbox IS NULL OR sandbox = :sandbox)"""
+            values = {"cause": cause, "now": now, "id": session_id, "sandbox": sandbox}
+            return connection.execute(sql, values).rowcount == 1
 
     def list_running(
         self, tenant: str, user_id: str | None, metadata: dict[str, str], after: str, limit: int
     ) -> list[Session]:
         """Oldest first, after the cursor (`created_at` and id of the last one seen, as `cursor_of` gives)."""
         created_at, _, last_id = after.partition("/")
-        conditions = ["tenant = ?", "state = 'running'", "(created_at, id) > (?, ?)"]
+        conditions = ["tenant = ?", "state = 'running'", "NOT visit", "(created_at, id) > (?, ?)"]
         values: list[Any] = [tenant, float(created_at or 0), last_id]
         if user_id is not None:
             conditions.append("user_id = ?")
@@ -267,26 +285,19 @@ class Store:
             )
             values += [name, value]
         sql = f"SELECT * FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created_at, id LIMIT ?"
-        return [_session(row) for row in self.quickly(sql, (*values, limit)).fetchall()]
+        return [session_of(row) for row in self.quickly(sql, (*values, limit)).fetchall()]
 
     # For the keeper.
 
     def running(self) -> list[Session]:
         rows = self.quickly("SELECT * FROM sessions WHERE state = 'running'").fetchall()
-        return [_session(row) for row in rows]
-
-    def kept_busy(self, now: float) -> list[Session]:
-        """Those whose lease is over, and which live because something may still run in them."""
-        sql = (
-            "SELECT * FROM sessions WHERE state = 'running' AND last_used_at + lease <= ? AND busy_until > ?"
-        )
-        return [_session(row) for row in self.quickly(sql, (now, now)).fetchall()]
+        return [session_of(row) for row in rows]
 
     def due(self, now: float) -> list[Session]:
         rows = self.quickly(
             f"SELECT * FROM sessions WHERE state = 'running' AND {_DUE}", {"now": now}
         ).fetchall()
-        return [_session(row) for row in rows]
+        return [session_of(row) for row in rows]
 
     def end_if_due(self, session_id: str, now: float) -> bool:
         """Ends as expired only what is still due: a call may have renewed it a moment ago."""
@@ -295,31 +306,16 @@ class Store:
                       WHERE id = :id AND state = 'running' AND {_DUE}"""
             return connection.execute(sql, {"id": session_id, "now": now}).rowcount == 1
 
-    def drop_stale(self, opening_before: float, ended_before: float) -> None:
-        """Openings that nobody finished, and tombstones old enough to forget."""
-        with self.writing() as connection:
-            connection.execute(
-                "DELETE FROM sessions WHERE state = 'opening' AND created_at < ?", (opening_before,)
-            )
-            connection.execute("DELETE FROM sessions WHERE state = 'ended' AND ended_at < ?", (ended_before,))
-            connection.execute("DELETE FROM detached WHERE until < ?", (opening_before,))
-            connection.execute("DELETE FROM used_tickets WHERE until < ?", (opening_before,))
-
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _working_in(directory: Path) -> Iterator[None]:
     try:
-        yield
-    except sqlite3.OperationalError as exc:
-        _log.error("the store failed: %s", exc)
-        raise StoreUnavailable("The server's database cannot be used right now. Try again shortly.") from exc
+        with as_owner_of(directory):
+            yield
+    except (sqlite3.OperationalError, OSError) as exc:
+        raise _unavailable(exc) from exc
 
 
-def cursor_of(session: Session) -> str:
-    return f"{session.created_at!r}/{session.id}"
-
-
-def _session(row: sqlite3.Row) -> Session:
-    values = dict(row)
-    values["metadata"] = json.loads(values["metadata"])
-    return Session(**values)
+def _unavailable(exc: Exception) -> StoreUnavailable:
+    _log.error("the store failed: %s", exc)
+    return StoreUnavailable("The server's database cannot be used right now. Try again shortly.")

@@ -17,6 +17,7 @@ import gevent
 from gunicorn import util
 from gunicorn.glogging import Logger
 from gunicorn.http import errors
+from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
@@ -28,6 +29,12 @@ from server.logs import configure_logging
 _PEER_SECONDS = 30.0
 # The kernel would let it grow to megabytes for each peer that takes nothing, all of it the host's memory.
 _SEND_BUFFER = 128 << 10
+_DISCARD_BYTES = 128 << 10
+_DISCARD_SECONDS = 2.0
+
+
+# Larger ones come out of fresh memory each time: with 1 MiB a large body took five times as long.
+SocketUnreader.max_body_chunk = 128 << 10
 
 
 class Log(Logger):  # type: ignore[misc] # gunicorn ships no types
@@ -67,11 +74,17 @@ class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
             greenlet.kill(StopIteration, block=False)
         interrupt(list(self.active))
 
-    def handle_request(self, *args: Any) -> Any:
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
         try:
-            return super().handle_request(*args)
+            answered = super().handle_request(listener_name, req, sock, addr)
         except TimeoutError as exc:  # nothing of ours: the peer takes no more
             raise ConnectionResetError(errno.ECONNRESET, "the peer takes no more") from exc
+        except StopIteration:
+            _discard(req)
+            raise
+        if not _discard(req):
+            raise StopIteration
+        return answered
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         if isinstance(exc, (Stop, OSError)):
@@ -85,6 +98,23 @@ class Worker(GeventWorker):  # type: ignore[misc] # gunicorn ships no types
             util.write_nonblock(client, _answer(code, detail))
         except OSError:
             self.log.debug("the peer had gone")
+
+
+def _discard(req: Any) -> bool:
+    """Take the rest of a body that was refused, so that its sender gets to read why; false for too much.
+
+    gunicorn would read on without end, and without letting any other request have its turn.
+    """
+    if req.body.failed:
+        return False
+    try:
+        with gevent.Timeout(_DISCARD_SECONDS, False):  # type: ignore[arg-type] # False: it ends quietly
+            while req.body.read(_DISCARD_BYTES):
+                gevent.sleep(0)  # the time is looked at here
+            return True
+    except (OSError, errors.ParseException):
+        pass
+    return False
 
 
 class _Idle:

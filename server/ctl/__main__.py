@@ -1,0 +1,3 @@
+from server.ctl.main import main
+
+main()
