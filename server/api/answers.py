@@ -7,10 +7,20 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
+class PlacedFile(BaseModel):
+    file_id: str
+    path: str = Field(description="Relative to /workspace.")
+    size: int
+
+
 class SessionAnswer(BaseModel):
     session_id: str
     status: Literal["created", "existing"] | None = Field(None, description="Only when it is being created.")
-    state: Literal["running"]
+    state: Literal["running", "paused", "cold"] = Field(
+        description="Paused and cold sessions wake when they are used."
+    )
+    state_reason: Literal["opened", "idle", "asked", "used"] = Field(description="Why it is in this state.")
+    state_since: str
     user_id: str | None
     image: str
     memory: int
@@ -20,6 +30,49 @@ class SessionAnswer(BaseModel):
     last_used_at: str
     expires_at: str
     metadata: dict[str, str]
+    workspace: str | None = Field(description="The name of its workspace, if that outlives it.")
+    disk: int = Field(description="Bytes that its workspace may hold.")
+    disk_used: int | None = Field(None, description="Bytes it holds; told of one session, if it can be told.")
+    datasets: list[str]
+    checkpoint: bool
+    ephemeral: bool = Field(description="It is over with its first command.")
+    files: list[PlacedFile] | None = Field(None, description="Only when it is being created with some.")
+
+
+class SnapshotAnswer(BaseModel):
+    snapshot_id: str
+    session_id: str
+    name: str | None
+    kind: Literal["snapshot", "checkpoint"]
+    execution_id: str | None = Field(description="A checkpoint's: it was taken before this execution.")
+    size: int | None = Field(description="Bytes that the workspace held.")
+    created_at: str
+
+
+class SnapshotList(BaseModel):
+    snapshots: list[SnapshotAnswer]
+
+
+class WorkspaceAnswer(BaseModel):
+    name: str
+    size: int | None
+    created_at: str
+    last_used_at: str | None
+    session_id: str | None = Field(description="The live session that has it.")
+
+
+class WorkspaceList(BaseModel):
+    workspaces: list[WorkspaceAnswer]
+    next_cursor: str | None
+
+
+class Dataset(BaseModel):
+    name: str
+    size: int | None
+
+
+class DatasetList(BaseModel):
+    datasets: list[Dataset]
 
 
 class SessionList(BaseModel):
@@ -27,10 +80,29 @@ class SessionList(BaseModel):
     next_cursor: str | None
 
 
+class Forked(BaseModel):
+    sessions: list[SessionAnswer]
+
+
+class Undone(BaseModel):
+    session: SessionAnswer
+    undone: str | None
+    snapshot_id: str
+
+
 class PythonError(BaseModel):
     name: str
     message: str
     traceback: str
+
+
+class Artifact(BaseModel):
+    path: str = Field(description="Relative to /workspace.")
+    size: int
+    mime: str
+    sha256: str | None = Field(description="Of files up to 1 MiB.")
+    url: str
+    path_base64: str | None = Field(None, description="Only when the name is not UTF-8.")
 
 
 class Facts(BaseModel):
@@ -46,6 +118,7 @@ class Facts(BaseModel):
     oom_killed: bool = Field(
         description="The kernel killed a process of the session for want of memory meanwhile."
     )
+    disk_full: bool = Field(description="It failed or complained, and there is no room for files.")
     stdout_bytes: int = Field(description="The true size, also when less was kept.")
     stderr_bytes: int
     truncated: bool
@@ -58,6 +131,8 @@ class Facts(BaseModel):
     )
     value: str | None = Field(description="Python: the repr of the last expression.")
     error: PythonError | None = Field(description="Python: the exception, if one was raised.")
+    artifacts: list[Artifact] = Field(description="Files in /workspace/artifacts that are new or changed.")
+    artifacts_truncated: bool | None = Field(None, description="Only when there are more of them.")
 
 
 class Result(Facts):
@@ -101,10 +176,128 @@ class ExecutionList(BaseModel):
     executions: list[Execution]
 
 
+class FileEntry(BaseModel):
+    """Something in a directory."""
+
+    path: str = Field(description="Absolute. What is not UTF-8 shows as U+FFFD.")
+    path_base64: str | None = Field(None, description="Only when the path is not UTF-8: its bytes.")
+    name: str
+    type: Literal["file", "directory", "symlink", "other"]
+    size: int
+    mode: str = Field(description="Such as 0644.")
+    modified_at: str
+    etag: str = Field(description="Changes with every write.")
+    target: str | None = Field(None, description="Only of a link: where it leads.")
+
+
+class FileList(BaseModel):
+    path: str
+    path_base64: str | None = None
+    entries: list[FileEntry]
+    next_cursor: str | None = Field(description="A page may be short or empty: go on while this is not null.")
+
+
+class Edited(BaseModel):
+    path: str
+    path_base64: str | None = None
+    replacements: int
+    entry: FileEntry
+
+
+class SkippedMember(BaseModel):
+    path: str
+    path_base64: str | None = None
+    reason: Literal[
+        "outside",
+        "link",
+        "exists",
+        "special",
+        "unsupported",
+        "invalid_name",
+        "permission_denied",
+        "gone",
+    ]
+
+
+class Unpacked(BaseModel):
+    path: str
+    path_base64: str | None = None
+    files: int = Field(description="Files and links.")
+    directories: int = Field(description="New ones.")
+    bytes: int
+    skipped: list[SkippedMember] = Field(description="The first of them, 100 at most.")
+    skipped_count: int
+
+
+class Match(BaseModel):
+    path: str
+    path_base64: str | None = None
+    line: int
+    column: int
+    text: str
+    before: list[str]
+    after: list[str]
+
+
+class SearchAnswer(BaseModel):
+    matches: list[Match]
+    files_searched: int
+    files_skipped: int = Field(description="Binary, larger than 8 MiB, or not to be read.")
+    truncated: bool = Field(description="There may be more: a limit or the time was reached.")
+
+
+class FileUrl(BaseModel):
+    url: str = Field(description="Good once, without a key.")
+    method: Literal["GET", "PUT"]
+    expires_at: str
+
+
 class TicketAnswer(BaseModel):
     ticket: str
     expires_at: str
     url: str
+
+
+class UploadAnswer(BaseModel):
+    file_id: str
+    name: str
+    size: int
+    mime: str
+    sha256: str
+    created_at: str
+    expires_at: str
+
+
+class Uploaded(BaseModel):
+    files: list[UploadAnswer]
+
+
+class UploadList(Uploaded):
+    next_cursor: str | None
+
+
+class Quota(BaseModel):
+    used: float | None = Field(description="None: it cannot be told now.")
+    allowed: float | None = Field(description="None: no limit.")
+
+
+class Rate(BaseModel):
+    used: int
+    allowed: int
+    window: int = Field(description="Seconds.")
+    reset: int = Field(description="Seconds until the window ends.")
+
+
+class UserLimits(BaseModel):
+    user_id: str
+    limits: dict[str, Quota]
+
+
+class LimitsAnswer(BaseModel):
+    limits: dict[str, Quota]
+    rates: dict[str, Rate]
+    user: UserLimits | None = Field(None, description="Only when asked for.")
+    day_ends_in: int = Field(description="Seconds until what was used today is forgotten.")
 
 
 class Closed(BaseModel):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 from flask import Blueprint, Response, g, jsonify, request
 
 from server import errors, results
-from server.api import events, models, parse
+from server.api import acts, events, models, parse, telling
 from server.api.hangup import noticed
 from server.api.limits import command_of
+from server.api.transfers import sent, still_authorized
 from server.api.wiring import named, parts, tenant
-from server.executions import Name, name_for
-from server.guest_answers import Batch
+from server.guest_answers import Batch, Told
 from server.guest_client import Command
+from server.names import Name, name_for
+from server.spending import Spending
 
 bp = Blueprint("executions", __name__)
 _WORTH_WATCHING = 1.0
@@ -30,7 +33,7 @@ def execute() -> Answered:
     with parts().large_bodies.place():
         asked = parse.body_of(models.Execute)
         command = command_of(asked, parts().config)
-    return _execute(asked.session_id, *_without_body(asked, asked.session_id), command)
+    return execute_in_session(asked.session_id, *_without_body(asked, asked.session_id), command)
 
 
 @bp.post("/v1/sessions/<session_id>/execute")
@@ -38,7 +41,7 @@ def execute_in(session_id: str) -> Answered:
     with parts().large_bodies.place():
         asked = parse.body_of(models.RunCommand)
         command = command_of(asked, parts().config)
-    return _execute(session_id, *_without_body(asked, session_id), command)
+    return execute_in_session(session_id, *_without_body(asked, session_id), command)
 
 
 @bp.post("/v1/sessions/<session_id>/executions")
@@ -51,9 +54,10 @@ def start(session_id: str) -> Answered:
         return _stream(session_id, mode, name, command)
     wait = _wait(mode)
     wait = 2 * command.timeout if wait is None else wait
-    with _caller_present():
+    with caller_present():
         told = parts().executions.start(tenant(), named(session_id), command, name, wait)
-    return jsonify(results.told_as_json(told, session_id)), 201
+    parts().meters.started("background")
+    return telling.execution(told, session_id), 201
 
 
 @bp.get("/v1/sessions/<session_id>/executions")
@@ -66,9 +70,9 @@ def list_executions(session_id: str) -> Response:
 def get(session_id: str, execution_id: str) -> Response:
     asked = parse.query_of(models.GetExecution, request.args.to_dict())
     ask = parts().executions.await_end if asked.wait else parts().executions.tell
-    with _caller_present():
+    with caller_present():
         told = ask(tenant(), named(session_id), execution_id, asked.wait)
-    return jsonify(results.told_as_json(told, session_id))
+    return telling.execution(told, session_id, asked_again=True)
 
 
 @bp.delete("/v1/sessions/<session_id>/executions/<execution_id>")
@@ -121,7 +125,7 @@ def log(session_id: str, execution_id: str) -> Response:
     leave = parts().executions.enter_stream(tenant(), session_id)
     pieces = _pieces(partial(parts().executions.read, tenant(), session_id, execution_id), told.total)
     body = (data for stream, data in pieces if asked.stream in (None, stream))
-    response = Response(body, mimetype="application/octet-stream")
+    response = Response(sent(body, nullcontext(), still_authorized()), mimetype="application/octet-stream")
     response.call_on_close(leave)
     response.headers["Content-Disposition"] = 'attachment; filename="execution.log"'
     sizes = {None: told.total, "stdout": told.stdout_bytes, "stderr": told.stderr_bytes}
@@ -147,7 +151,7 @@ def _pieces(read: Callable[[int], Batch], until: int) -> Iterator[tuple[str, byt
             at += len(data)
 
 
-def _caller_present() -> AbstractContextManager[None]:
+def caller_present() -> AbstractContextManager[None]:
     """Who hangs up while a command runs is not waited for: its connection is needed for others."""
     return noticed(request.environ.get("gunicorn.socket"), _WORTH_WATCHING)
 
@@ -156,7 +160,9 @@ def _without_body(asked: models.RunCommand, session_id: str) -> tuple[dict[str, 
     """How it shall be answered and what it is called: all that is kept of a large body while it runs."""
     mode = {name: getattr(asked, name) for name in ("background", "wait", "stream", "kill_on_disconnect")}
     fingerprint = g.get("fingerprint", "")
-    return mode, name_for(session_id, asked.execution_id, fingerprint, parse.idempotency())
+    name = name_for(session_id, asked.execution_id, fingerprint, parse.idempotency())
+    acts.note(execution_id=name.id)
+    return mode, name
 
 
 def _wait(mode: dict[str, Any]) -> float | None:
@@ -164,28 +170,45 @@ def _wait(mode: dict[str, Any]) -> float | None:
     return wait
 
 
-def _execute(session_id: str, mode: dict[str, Any], name: Name, command: Command) -> Answered:
+def execute_in_session(session_id: str, mode: dict[str, Any], name: Name, command: Command) -> Answered:
     if mode["stream"]:
         return _stream(session_id, mode, name, command)
     wait = _wait(mode)
     if wait is None:
-        with _caller_present():
+        began = time.monotonic()
+        with caller_present():
             answer = parts().executions.run(tenant(), named(session_id), command, name)
-        return jsonify(results.as_json(answer, session_id, name.id))
-    with _caller_present():
+        parts().meters.executed(time.monotonic() - began, answer)
+        acts.note(exit_code=answer.exit_code)
+        return telling.result(answer, session_id, name.id)
+    with caller_present():
         told = parts().executions.start(tenant(), named(session_id), command, name, wait)
+    parts().meters.started("background")
     if told.answer is not None:
-        return jsonify(results.as_json(told.answer, session_id, name.id))
-    return jsonify(results.told_as_json(told, session_id)), 202
+        return telling.result(told.answer, session_id, name.id)
+    return telling.execution(told, session_id), 202
 
 
 def _stream(session_id: str, mode: dict[str, Any], name: Name, command: Command) -> Response:
+    start = partial(parts().executions.start, tenant(), named(session_id), command, name, 0, followed=True)
+    return streamed(session_id, start, mode["kill_on_disconnect"])
+
+
+def streamed(session_id: str, start: Callable[[], Told], kill_on_disconnect: bool) -> Response:
     # Counted before it is started: a refusal must start nothing.
     leave = parts().executions.enter_stream(tenant(), session_id)
     try:
-        told = parts().executions.start(tenant(), named(session_id), command, name, 0)
+        told = start()
     except BaseException:
         leave()
         raise
-    following = events.Following(tenant(), session_id, told, None, mode["kill_on_disconnect"])
+    leave = partial(_leave_and_finish, leave, tenant(), session_id, parts().spending)
+    parts().meters.started("stream")
+    following = events.Following(tenant(), session_id, told, None, kill_on_disconnect)
     return events.response(following, leave)
+
+
+def _leave_and_finish(leave: Callable[[], None], tenant: str, session_id: str, spending: Spending) -> None:
+    """Who followed an ephemeral session's command has seen all there is of it."""
+    leave()
+    spending.finish(tenant, session_id)

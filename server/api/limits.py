@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
+from dataclasses import replace
 
-from server.api.models import CreateSession, RunCommand
+from server.api.models import RunCommand
+from server.api.run_models import RunOnce
+from server.api.session_models import CreateSession
+from server.api.wiring import parts, tenant
 from server.config import Config
 from server.errors import Invalid
-from server.guest_client import Command, Stdin
+from server.guest_client import Command
 from server.sessions import Wish
+from server.spool import Stdin
 
-_LARGE_STDIN = 1 << 20
+_SINGLE_LEASE = 60.0
 
 
 def wish_of(asked: CreateSession, config: Config) -> Wish:
@@ -25,7 +29,21 @@ def wish_of(asked: CreateSession, config: Config) -> Wish:
         lease=lease_of(asked.timeout, config) or config.lease,
         env=asked.env or {},
         metadata=asked.metadata or {},
+        disk=int(_within("disk", asked.disk, config.disk, config.disk_max, "bytes")),
+        workspace=_workspace(asked, config),
+        source=asked.snapshot,
+        datasets=tuple(asked.datasets or ()),
+        checkpoint=asked.checkpoint,
+        ephemeral=asked.ephemeral,
     )
+
+
+def _workspace(asked: CreateSession, config: Config) -> str | None:
+    """A name of the caller's, or the user's own, which no caller can choose."""
+    persist = config.persist_users if asked.persist is None else asked.persist
+    if asked.workspace is not None or not persist or asked.user_id is None:
+        return asked.workspace
+    return f"user:{asked.user_id}"
 
 
 def lease_of(asked: float | None, config: Config) -> float | None:
@@ -49,13 +67,28 @@ def command_of(asked: RunCommand, config: Config) -> Command:
     )
 
 
+def single_command_of(asked: RunOnce, config: Config) -> Command:
+    given = asked.stdin_base64 if asked.stdin is None else asked.stdin.encode()
+    return Command(
+        command=asked.command,
+        timeout=_within("timeout", asked.timeout, config.timeout, config.timeout_max, "seconds"),
+        language=asked.language,
+        shell=None if isinstance(asked.command, list) else "main",
+        cwd=asked.cwd,
+        env=asked.env,
+        stdin=_stdin(given),
+    )
+
+
+def single_wish_of(asked: RunOnce, config: Config) -> Wish:
+    """A session for one command: should nobody be left to end it, its lease is short."""
+    shared = ("image", "memory", "cpus", "disk", "snapshot", "datasets")
+    like = CreateSession(ephemeral=True, **{name: getattr(asked, name) for name in shared})
+    return replace(wish_of(like, config), lease=min(_SINGLE_LEASE, config.lease_max))
+
+
 def _stdin(data: bytes | None) -> Stdin | None:
-    """What is large waits on disk, under no name: commands take their time, and memory is for parsing."""
-    if data is None or len(data) <= _LARGE_STDIN:
-        return data
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command that reads it is forgotten
-    file.write(data)
-    return file
+    return None if data is None else parts().spool.hold(tenant(), data)
 
 
 def _within(field: str, asked: float | None, default: float, most: float, unit: str) -> float:

@@ -38,7 +38,7 @@ def _no_nul(text: str) -> str:
     return text
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("must not contain control characters")
     return text
@@ -86,11 +86,11 @@ def _base64(text: object) -> bytes:
         raise ValueError("must be base64") from exc
 
 
-def _metadata(metadata: dict[str, str]) -> dict[str, str]:
+def metadata_of(metadata: dict[str, str]) -> dict[str, str]:
     if len(metadata) > 32:
         raise ValueError("may hold 32 labels at most")
     for name, value in metadata.items():
-        if not 1 <= len(_printable(name)) <= 64 or len(_printable(value)) > 256:
+        if not 1 <= len(printable(name)) <= 64 or len(printable(value)) > 256:
             raise ValueError("names are 1 to 64 characters, values at most 256")
     return metadata
 
@@ -99,6 +99,7 @@ Env = Annotated[dict[str, str], AfterValidator(_env)]
 Base64 = Annotated[
     bytes, BeforeValidator(_base64), WithJsonSchema({"type": "string", "contentEncoding": "base64"})
 ]
+FileId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -108,27 +109,6 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class CreateSession(Request):
-    user_id: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_printable)] | None = Field(
-        None,
-        description="Your name for the end user: one live session per user; asking again gives the same one.",
-    )
-    image: Annotated[str, Field(max_length=64)] | None = Field(
-        None, description="A name from the server's list."
-    )
-    memory: Annotated[int, Field(ge=64 << 20)] | None = Field(None, description="Bytes, at least 64 MiB.")
-    cpus: Annotated[float, Field(ge=0.05, allow_inf_nan=False)] | None = Field(
-        None, description="CPUs, may be a fraction."
-    )
-    timeout: Seconds | None = Field(
-        None, description="The lease: seconds the session lives after its last use."
-    )
-    env: Env | None = Field(None, description="Variables for every command of the session.")
-    metadata: Annotated[dict[str, str], AfterValidator(_metadata)] | None = Field(
-        None, description="Labels of yours; the list can be filtered by them."
-    )
-
-
 class Screen(Request):
     """The size of a terminal."""
 
@@ -136,8 +116,8 @@ class Screen(Request):
     rows: Annotated[int, Field(ge=1, le=1000)] = 24
 
 
-class RunCommand(Request):
-    """A command in an open session."""
+class Code(Request):
+    """What shall be run, whatever it is run in."""
 
     command: Annotated[str | list[str], AfterValidator(_command)] = Field(
         description="A shell string (or Python code), or a program with its arguments."
@@ -146,24 +126,38 @@ class RunCommand(Request):
         None, description="The directory for this command alone."
     )
     env: Env | None = Field(None, description="Variables for this command alone.")
-    stdin: str | None = Field(
-        None, description='What the command reads, as text; "pipe" leaves it open for POST .../input.'
-    )
+    stdin: str | None = Field(None, description="What the command reads, as text.")
     stdin_base64: Base64 | None = Field(None, description="The same for any bytes.")
     timeout: Seconds | None = Field(
         None, description="Seconds after which the command and its children are killed."
+    )
+    language: Literal["bash", "python"] = Field("bash", description="What the command is written in.")
+    stream: bool = Field(False, description="Answer with the events as they happen.")
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Code:
+        if self.stdin is not None and self.stdin_base64 is not None:
+            raise ValueError("send stdin or stdin_base64, not both")
+        if isinstance(self.command, list) and self.language == "python":
+            raise ValueError("Python code is a string, not a list")
+        return self
+
+
+class RunCommand(Code):
+    """A command in an open session."""
+
+    stdin: str | None = Field(
+        None, description='What the command reads, as text; "pipe" leaves it open for POST .../input.'
     )
     shell: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
         "main",
         description="Which shell keeps the state; null runs a process of its own, as background and pty do "
         "unless a shell is named.",
     )
-    language: Literal["bash", "python"] = Field("bash", description="What the command is written in.")
     background: bool = Field(False, description="Answer at once; the execution goes on.")
     wait: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="Answer after so many seconds at most; the execution goes on."
     )
-    stream: bool = Field(False, description="Answer with the events as they happen.")
     kill_on_disconnect: bool = Field(
         False, description="With stream: kill the command when this caller goes away."
     )
@@ -174,10 +168,6 @@ class RunCommand(Request):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunCommand:
-        if self.stdin is not None and self.stdin_base64 is not None:
-            raise ValueError("send stdin or stdin_base64, not both")
-        if isinstance(self.command, list) and self.language == "python":
-            raise ValueError("Python code is a string, not a list")
         oneoff = self.place is None and isinstance(self.command, str) and self.language == "bash"
         if oneoff and len(self.command) >= _ARGUMENT_BYTES // 4:
             raise ValueError(
@@ -297,21 +287,3 @@ class TerminalMessage(Screen):
 
     type: Literal["resize", "input", "ping"]
     data: str = ""
-
-
-class Cleanup(Request):
-    session_id: Annotated[str, Field(min_length=1, max_length=256)] = Field(
-        description="From /create_session."
-    )
-
-
-class Extend(Request):
-    timeout: Seconds | None = Field(
-        None, description="A new lease in seconds; without it the old one starts anew."
-    )
-
-
-class ListSessions(Request):
-    user_id: Annotated[str, Field(max_length=256)] | None = None
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    cursor: Annotated[str, Field(pattern=r"^\d+(\.\d+)?/[0-9a-f]{32}$")] | None = None

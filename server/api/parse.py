@@ -5,47 +5,55 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
+import gevent
 from flask import g, request
 from gunicorn.http.errors import ParseException
 from pydantic import BaseModel, ValidationError
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from server import errors
+from server.api import acts
 from server.api.problems import Refusal
-from server.sessions import Idempotency
+from server.names import Idempotency
 
-_LARGE_BODY = 1 << 20
+SMALL_BODY = 1 << 20  # what any route takes; more only where `LargeBodies` has given a place
 _LARGE_AT_ONCE = 8
 _LARGE_SECONDS = 30.0
+_BODY_SECONDS = 60.0  # for all of it: each byte renews the time that a peer may be silent
 _MOST_DIGITS = 30
 # Parsing is not interrupted by other requests: what is not inside strings costs the most, and is bounded.
 _MOST_STRUCTURE = 256 << 10
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class SlowBody(Exception):
+    """Thrown into the reading of a body. gunicorn then takes the connection for broken, and closes it."""
 
 
 class LargeBodies:
     """A few large bodies are read and parsed at a time: their many copies are what fills the memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
         self._places = threading.BoundedSemaphore(_LARGE_AT_ONCE)
 
     @contextmanager
     def place(self) -> Iterator[None]:
+        """In the block the request's body may be as large as the operator allows."""
         size = request.content_length
-        if size is not None and size <= _LARGE_BODY:
+        if size is not None and size <= SMALL_BODY:
             yield
             return
         if not self._places.acquire(timeout=_LARGE_SECONDS):
             raise errors.ServerBusy("Too many large requests at once. Try again shortly.")
         try:
+            request.max_content_length = self._largest
             yield
         finally:
             self._places.release()
@@ -57,11 +65,16 @@ def body_of(model: type[Model]) -> Model:
     fields = _fields(raw)
     if "Idempotency-Key" in request.headers or "execution_id" in fields:
         g.fingerprint = hashlib.sha256(request.path.encode() + b" " + raw).hexdigest()
-    return _checked(model, fields)
+    return _heard(_checked(model, fields))
 
 
 def query_of(model: type[Model], fields: dict[str, str]) -> Model:
-    return _checked(model, fields, strict=False)
+    return _heard(_checked(model, fields, strict=False))
+
+
+def _heard(asked: Model) -> Model:
+    acts.heard(asked)
+    return asked
 
 
 def text_of(model: type[Model], text: str) -> Model:
@@ -71,21 +84,31 @@ def text_of(model: type[Model], text: str) -> Model:
 
 def idempotency() -> Idempotency | None:
     """The caller's key, and what makes a second request the same request: its path and its very bytes."""
+    key = idempotency_key()
+    return None if key is None else Idempotency(key, g.fingerprint)
+
+
+def idempotency_key() -> str | None:
     key = request.headers.get("Idempotency-Key")
-    if key is None:
-        return None
-    if not 1 <= len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
+    if key is not None and not (
+        1 <= len(key) <= 200 and key.isascii() and key.isprintable() and " " not in key
+    ):
         raise errors.Invalid("Idempotency-Key", "Use 1 to 200 visible ASCII characters.")
-    return Idempotency(key, g.fingerprint)
+    return key
 
 
 def _raw_body() -> bytes:
     if request.content_length is None and "Transfer-Encoding" not in request.headers:
         return b""
     try:
-        raw = request.get_data(cache=False)
+        with gevent.Timeout(_BODY_SECONDS, SlowBody):
+            raw = request.get_data(cache=False)
+    except SlowBody as exc:
+        detail = f"The body came too slowly: not within {_BODY_SECONDS:.0f} seconds."
+        raise Refusal("malformed_http", detail) from exc
     except (OSError, ParseException) as exc:  # a peer that stopped sending, chunks that are none
         raise Refusal("malformed_http", "The body could not be read to its end.") from exc
+    g.log["received"] = len(raw)
     if request.content_length is None and len(raw) >= (request.max_content_length or 0):
         raise RequestEntityTooLarge
     if raw and request.mimetype != "application/json":
@@ -99,7 +122,7 @@ def _fields(raw: bytes) -> dict[str, Any]:
     if not raw:
         return {}
     try:
-        if len(raw) > _LARGE_BODY and len(_STRING.sub(b"", raw)) > _MOST_STRUCTURE:
+        if len(raw) > SMALL_BODY and _has_many_parts(raw):
             raise ValueError("it has too many parts; large data belongs into one string")
         text = raw.decode("utf-8")
         fields = json.loads(
@@ -116,6 +139,18 @@ def _fields(raw: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise errors.Invalid("body", "The body must be a JSON object.")
     return fields
+
+
+def _has_many_parts(raw: bytes) -> bool:
+    """Whether too much of it is outside of strings. As quick for any bytes, JSON or not.
+
+    What is escaped is taken out as if all of it were inside of strings: the parser does not get beyond the
+    first backslash that is not. Between two strings there is a comma at least, so that quotes count, too.
+    """
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * _MOST_STRUCTURE:
+        return True
+    return sum(map(len, plain.split(b'"')[::2])) > _MOST_STRUCTURE
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

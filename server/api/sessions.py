@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import gevent
 from flask import Blueprint, Response, g, jsonify, request
 
-from server.api import models, parse
+from server.api import parse, scopes, session_models
+from server.api.hangup import noticed
 from server.api.limits import lease_of, wish_of
 from server.api.wiring import named, parts, tenant
 from server.errors import Invalid
+from server.records import COLD, HOT, PAUSED, WAKING
 from server.store import Session
 from server.times import timestamp
+
+_STATES = {HOT: "running", PAUSED: "paused", COLD: "cold", WAKING: "cold"}
 
 bp = Blueprint("sessions", __name__)
 
@@ -23,7 +28,7 @@ def create_session() -> Response:
 
 @bp.post("/cleanup")
 def cleanup() -> Response:
-    asked = parse.body_of(models.Cleanup)
+    asked = parse.body_of(session_models.Cleanup)
     _close(asked.session_id)
     return jsonify({"session_id": asked.session_id, "status": "closed"})
 
@@ -38,18 +43,19 @@ def create() -> tuple[Response, int]:
 def list_sessions() -> Response:
     fields = request.args.to_dict()
     metadata = {name[9:]: fields.pop(name) for name in list(fields) if name.startswith("metadata.")}
-    asked = parse.query_of(models.ListSessions, fields)
+    asked = parse.query_of(session_models.ListSessions, fields)
     if len(metadata) > 32:
         raise Invalid("metadata", "Filter by 32 labels at most.")
     found, following = parts().sessions.list(
         tenant(), asked.user_id, metadata, asked.cursor or "", asked.limit
     )
-    return jsonify({"sessions": [_as_json(session) for session in found], "next_cursor": following})
+    return jsonify({"sessions": [as_json(session) for session in found], "next_cursor": following})
 
 
 @bp.get("/v1/sessions/<session_id>")
 def get(session_id: str) -> Response:
-    return jsonify(_as_json(parts().sessions.get(tenant(), named(session_id))))
+    session = parts().sessions.get(tenant(), named(session_id))
+    return jsonify({**as_json(session), "disk_used": parts().sessions.disk_used(session)})
 
 
 @bp.delete("/v1/sessions/<session_id>")
@@ -60,26 +66,51 @@ def delete(session_id: str) -> tuple[str, int]:
 
 @bp.post("/v1/sessions/<session_id>/extend")
 def extend(session_id: str) -> Response:
-    lease = lease_of(parse.body_of(models.Extend).timeout, parts().config)
-    return jsonify(_as_json(parts().sessions.extend(tenant(), named(session_id), lease)))
+    lease = lease_of(parse.body_of(session_models.Extend).timeout, parts().config)
+    return jsonify(as_json(parts().sessions.extend(tenant(), named(session_id), lease)))
+
+
+@bp.post("/v1/sessions/<session_id>/pause")
+def pause(session_id: str) -> Response:
+    asked = parse.body_of(session_models.Pause)
+    return jsonify(as_json(parts().sessions.pause(tenant(), named(session_id), asked.cold)))
+
+
+@bp.post("/v1/sessions/<session_id>/resume")
+def resume(session_id: str) -> Response:
+    parse.body_of(session_models.NoFields)
+    return jsonify(as_json(parts().sessions.resume(tenant(), named(session_id))))
 
 
 def _create() -> tuple[Response, bool]:
-    asked = parse.body_of(models.CreateSession)
+    asked = parse.body_of(session_models.CreateSession)
     wish = wish_of(asked, parts().config)
-    session, new = parts().sessions.open(tenant(), wish, parse.idempotency())
+    wait = parse.query_of(session_models.Wait, request.args.to_dict()).wait
+    if session_models.names_uploads(asked.files, asked.datasets):
+        scopes.need("files")
+    files = parts().placing.wanted(tenant(), asked.files or [])
+    with noticed(request.environ.get("gunicorn.socket") if wait else None):
+        session, new, _ = parts().sessions.open(tenant(), wish, parse.idempotency(), wait)
     g.log["session"] = session.id
-    return jsonify({"status": "created" if new else "existing", **_as_json(session)}), new
+    if session.phase == HOT:
+        gevent.spawn(parts().sessions.meet, session)  # when this answer is on its way
+    answer = {"status": "created" if new else "existing", **as_json(session)}
+    if files:
+        placed = parts().placing.place(session, files, close=new and session.idempotency_key is None)
+        answer["files"] = [{"file_id": one.upload, "path": one.name, "size": one.size} for one in placed]
+    return jsonify(answer), new
 
 
 def _close(session_id: str) -> None:
     parts().sessions.close(tenant(), named(session_id))
 
 
-def _as_json(session: Session) -> dict[str, Any]:
+def as_json(session: Session) -> dict[str, Any]:
     return {
         "session_id": session.id,
-        "state": session.state,
+        "state": _STATES[session.phase],
+        "state_reason": session.phase_reason or "opened",
+        "state_since": timestamp(session.phase_since or session.created_at),
         "user_id": session.user_id,
         "image": session.image,
         "memory": session.memory,
@@ -89,4 +120,9 @@ def _as_json(session: Session) -> dict[str, Any]:
         "last_used_at": timestamp(session.last_used_at),
         "expires_at": timestamp(session.expires_at),
         "metadata": session.metadata,
+        "workspace": session.workspace,
+        "disk": session.disk,
+        "datasets": list(session.datasets),
+        "checkpoint": session.checkpoint,
+        "ephemeral": bool(session.ephemeral),
     }

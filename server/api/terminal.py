@@ -18,7 +18,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from server import errors
-from server.api import models, origins, parse
+from server.api import acts, models, origins, parse, traffic
 from server.api.hangup import Shutdown, interruptible
 from server.api.problems import problem_as_json
 from server.api.replay import without_queries
@@ -29,10 +29,11 @@ from server.guest_answers import Told
 
 bp = Blueprint("terminal", __name__)
 _HISTORY = 64 << 10
-_LOOK_SECONDS = 5.0  # how long a revoked key's terminals may live on
+_LOOK_SECONDS = 1.0  # how long a revoked key's terminals may live on
 _PING_SECONDS = 25.0
 _SILENCE_SECONDS = 60.0
 _LINGER_SECONDS = 2.0
+_SWITCHED = 101
 _NORMAL, _POLICY, _TROUBLE, _RESTART = 1000, 1008, 1011, 1012
 
 _log = logging.getLogger("sandbox.web")
@@ -43,12 +44,17 @@ _log = logging.getLogger("sandbox.web")
 def open_terminal(session_id: str) -> Response:
     asked = parse.query_of(models.OpenTerminal, request.args.to_dict())
     origins.check(parts().config)
-    socket = WebSocket(request.environ, partial(parts().turns.taken, tenant()))
+    meters = parts().meters
+    socket = WebSocket(request.environ, partial(parts().turns.taken, tenant()), meters.moved)
     executions = parts().executions
     leave = executions.enter_stream(tenant(), named(session_id))
     try:
         told = executions.open_terminal(tenant(), session_id, asked.name, _screen(asked))
-        viewer = Viewer(socket, executions, tenant(), session_id, told.execution.id, g.request_id)
+        meters.started("terminal")
+        acts.note(execution_id=told.execution.id)
+        acts.begun(_SWITCHED)
+        place = (executions, tenant(), session_id, told.execution.id)
+        viewer = Viewer(socket, traffic.counting(), *place, g.request_id)
         viewer.serve(told, asked, partial(parts().is_revoked, key().id), parts().config.terminal_idle)
     finally:
         leave()
@@ -71,6 +77,7 @@ class Viewer:
     """One who watches and types."""
 
     socket: WebSocket
+    count: traffic.Count
     executions: Executions
     tenant: str
     session: str
@@ -134,6 +141,8 @@ class Viewer:
 
     def _print(self) -> tuple[int, str]:
         for batch in self.executions.follow(self.tenant, self.session, self.execution, self.seq):
+            if not self.socket.is_open:
+                raise Closed  # nothing may be printed any more that would tell
             if batch.begin > self.seq:
                 self._say(type="gap", **{"from": self.seq, "to": batch.begin})
             shown = b"".join(data for _, data in batch.pieces)
@@ -141,6 +150,7 @@ class Viewer:
             if shown:
                 self.active = time.monotonic()
                 self.socket.send(without_queries(shown[:old]) + shown[old:])
+                self.count(0, len(shown))
             self.seq = max(self.seq, batch.end)
         answer = self.executions.tell(self.tenant, self.session, self.execution).answer
         self._say(type="exit", exit_code=None if answer is None else answer.exit_code)
@@ -187,6 +197,7 @@ class Viewer:
             self._say(type="pong")
 
     def _type(self, keys: bytes) -> None:
+        self.count(len(keys), 0)
         self.executions.input(self.tenant, self.session, self.execution, keys, close=False)
 
     def _resize(self, cols: int, rows: int) -> None:

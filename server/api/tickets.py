@@ -19,5 +19,7 @@ def create_ticket(session_id: str) -> tuple[Response, int]:
     if asked.execution_id is not None:
         parts().executions.tell(tenant(), session.id, asked.execution_id)
         path = f"/v1/sessions/{session.id}/executions/{asked.execution_id}/events"
-    ticket, until = parts().tickets.issue(asked.purpose, key().id, session.id, asked.execution_id or "")
+    ticket, until = parts().tickets.issue(
+        asked.purpose, key().id, session.id, asked.execution_id or "", key_expires_at=key().expires_at
+    )
     return jsonify({"ticket": ticket, "expires_at": timestamp(until), "url": f"{path}?ticket={ticket}"}), 201

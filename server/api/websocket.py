@@ -28,6 +28,7 @@ _READ_SIZE = 4 << 10  # the smallest frames have 6 bytes, and each costs as much
 _FRAME_WEIGHT = 8  # so a byte here costs as much as several bytes elsewhere
 
 Pace = Callable[[int], AbstractContextManager[None]]
+Meter = Callable[[int, int], None]
 
 Message = str | bytes
 
@@ -37,12 +38,14 @@ class Closed(Exception):
 
 
 class WebSocket:
-    def __init__(self, environ: dict[str, Any], pace: Pace) -> None:
+    def __init__(self, environ: dict[str, Any], pace: Pace, meter: Meter) -> None:
         """Read the handshake, which `accept` answers. Raises Refusal for what is none.
 
-        `pace` is given how costly a piece of work is, and lets others have their turn.
+        `pace` is given how costly a piece of work is, and lets others have their turn; `meter` is told how
+        many bytes came and went.
         """
         self._pace = pace
+        self._meter = meter
         peer: socket.socket | None = environ.get("gunicorn.socket")
         self._protocol = ServerProtocol(max_size=_LONGEST_MESSAGE)
         self._sending = threading.Lock()
@@ -91,6 +94,11 @@ class WebSocket:
                 self._protocol.send_binary(message)
             self._flush()
 
+    @property
+    def is_open(self) -> bool:
+        """Neither side has begun to close it."""
+        return self._protocol.state is State.OPEN
+
     def ping(self) -> None:
         with self._sending:
             if self._protocol.state is State.OPEN:
@@ -128,6 +136,7 @@ class WebSocket:
         if not data:
             raise Closed
         self.last_heard = time.monotonic()
+        self._meter(len(data), 0)
         with self._pace(_FRAME_WEIGHT * len(data)), self._sending:
             self._protocol.receive_data(data)
             self._flush()  # pongs, and the answer to a close
@@ -152,6 +161,7 @@ class WebSocket:
             data = b"".join(self._protocol.data_to_send())
             if data:
                 self._peer.sendall(data)
+                self._meter(0, len(data))
         except OSError as exc:
             raise Closed from exc
 
