@@ -1,4 +1,4 @@
-"""AsyncSandboxClient: the same with await. Needs httpx: pip install 'sandbox-client[async]'."""
+"""AsyncSandboxClient: the same with await. Needs httpx: pip install './client[async]'."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .credentials import Credentials
 from .errors import ConfigurationError
 from .execution import ExecutionHandle
+from .files import FileOperations
 from .sandbox import Sandbox
 from .twofold import Awaiting
 
@@ -19,7 +20,11 @@ class AsyncExecution(ExecutionHandle, Awaiting):
     """A command that runs, or ran, in a session. It goes on without this object, and without this client."""
 
 
-class AsyncSandboxClient(Sandbox[AsyncExecution], Awaiting):
+class AsyncFiles(FileOperations, Awaiting):
+    """The files of a sandbox: see FileOperations."""
+
+
+class AsyncSandboxClient(Sandbox[AsyncExecution, "AsyncSandboxClient"], Awaiting):
     """A sandbox of your own, for as long as the block lasts.
 
         async with AsyncSandboxClient() as sandbox:
@@ -46,12 +51,17 @@ class AsyncSandboxClient(Sandbox[AsyncExecution], Awaiting):
             raise ConfigurationError("No session is open yet. Use `async with`, or await a call first.")
         return self._session.id
 
+    @property
+    def files(self) -> AsyncFiles:
+        """The files of the sandbox, one by one. `upload` and `download` move whole directories."""
+        return AsyncFiles(self._session)
+
     def _new_wire(self, found: Credentials, connect_timeout: float) -> HttpxWire:
         try:
             from .wire_httpx import HttpxWire
         except ImportError as exc:
             raise ConfigurationError(
-                f"AsyncSandboxClient needs httpx ({exc}): pip install 'sandbox-client[async]'."
+                f"AsyncSandboxClient needs httpx ({exc}): pip install './client[async]', or httpx itself."
             ) from exc
         return HttpxWire(found, connect_timeout)
 

@@ -6,6 +6,7 @@ from types import TracebackType
 
 from .credentials import Credentials
 from .execution import ExecutionHandle
+from .files import FileOperations
 from .sandbox import Sandbox
 from .twofold import Blocking, run
 from .wire_requests import RequestsWire
@@ -15,7 +16,11 @@ class Execution(ExecutionHandle, Blocking):
     """A command that runs, or ran, in a session. It goes on without this object, and without this client."""
 
 
-class SandboxClient(Sandbox[Execution], Blocking):
+class Files(FileOperations, Blocking):
+    """The files of a sandbox: see FileOperations."""
+
+
+class SandboxClient(Sandbox[Execution, "SandboxClient"], Blocking):
     """A sandbox of your own, for as long as the block lasts.
 
         with SandboxClient() as sandbox:
@@ -26,9 +31,14 @@ class SandboxClient(Sandbox[Execution], Blocking):
     quickstart wrote. With `user_id` you get that user's session if there is one already, and leaving the
     block then leaves it open. Threads may share a client.
 
-    `memory` is in bytes or like "512m"; `timeout` is how many seconds the session outlives its last use;
-    `read_timeout` is how long to wait for an answer on top of a command's own timeout; `reconnect_timeout` is
-    how long to follow an execution, without success, whose connection broke.
+    `memory` and `disk` are in bytes or like "512m"; `workspace` is a name under which the files outlive the
+    session, or `persist=True` the user's; `snapshot` is where they begin; `checkpoint=True` keeps them before
+    each execution, for `undo`; `datasets` are mounted below /data; `files` are put into /workspace: ids of
+    uploads, or files of this machine that are uploaded first. `wait` is how many seconds to wait in line for
+    a place, where the server or your quota has none. `timeout` is how many seconds the session
+    outlives its last use; `ephemeral=True` ends it with its first command; `read_timeout` is how long to wait
+    for an answer on top of a command's own timeout; `reconnect_timeout` is how long to follow an execution,
+    without success, whose connection broke.
     """
 
     _transport: RequestsWire
@@ -46,6 +56,11 @@ class SandboxClient(Sandbox[Execution], Blocking):
     def session_id(self) -> str:
         """The session's id, good for `attach`. Opens the session if it is not open yet."""
         return self._session.id or run(self._session.open())
+
+    @property
+    def files(self) -> Files:
+        """The files of the sandbox, one by one. `upload` and `download` move whole directories."""
+        return Files(self._session)
 
     def _new_wire(self, found: Credentials, connect_timeout: float) -> RequestsWire:
         return RequestsWire(found, connect_timeout)

@@ -7,9 +7,13 @@ import enum
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from .errors import ConfigurationError
+
+UNSAID_TIMEOUT = 600.0  # without a timeout the server's own default holds: wait longer than any sensible one
+
+T = TypeVar("T")
 
 
 class Shell(enum.Enum):
@@ -80,6 +84,13 @@ def copy(pairs: Mapping[str, str] | None) -> dict[str, str] | None:
     return None if pairs is None else dict(pairs)
 
 
+def items(found: Sequence[T] | None) -> list[T] | None:
+    """A list of its own, for whoever gives a sequence. A lone text is no sequence of letters here."""
+    if isinstance(found, (str, bytes)):
+        raise ConfigurationError(f"A list is needed, such as [{found!r}].")
+    return None if found is None else list(found)
+
+
 def new_id() -> str:
     return uuid.uuid4().hex
 
@@ -98,12 +109,12 @@ def checked_execution_id(execution_id: str) -> str:
     return execution_id
 
 
-def byte_count(size: int | str | None) -> int | None:
+def byte_count(size: int | str | None, name: str = "memory") -> int | None:
     if not isinstance(size, str):
         return size
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", size.strip().lower())
     if match is None:
-        raise ConfigurationError(f'memory must be bytes or like "512m" or "2g", not {size!r}.')
+        raise ConfigurationError(f'{name} must be bytes or like "512m" or "2g", not {size!r}.')
     return int(float(match[1]) * _UNITS[match[2]])
 
 

@@ -12,6 +12,9 @@
     ├── InvalidRequest          the server refuses the request as it stands
     │   └── RequestTooLarge
     ├── Unauthorized            the key is not valid
+    ├── Forbidden               the key is right, but not for this
+    │   ├── ScopeMissing        it lacks a scope; has .scope
+    │   └── TenantSuspended     its tenant may do nothing for now
     ├── WrongHost               the server does not answer to this host name
     ├── ForbiddenOrigin         the server takes no requests from this web page
     ├── SessionNotFound         no such session, or not yours
@@ -22,15 +25,20 @@
     │   ├── ExecutionEnded      it is over
     │   ├── NoStdin             it was started without a stdin that can be written to
     │   └── NoTerminal          it was started without a terminal
-    ├── LimitReached            too much, too often; has .limit and .retry_after
-    │   ├── TooManySessions
-    │   ├── TooManyExecutions
-    │   ├── TooManyStreams
+    ├── LimitReached            too much, too often; has .limit, .used, .allowed and .retry_after
+    │   ├── RateLimited         too many requests in a while
+    │   ├── QuotaExceeded       a quota of the tenant, of a user or of a session; has .scope, too
+    │   │   ├── TooManySessions
+    │   │   ├── TooManyExecutions
+    │   │   └── TooManyStreams
     │   ├── StdinFull           the program does not read what it was sent
     │   └── ShellBusy
     ├── Unavailable             the server cannot do it now
+    │   ├── HostFull            the server has no memory left for another session
     │   └── GuestUnavailable    the sandbox stopped answering; the command may have run
-    └── InternalError           a bug in the server
+    ├── InternalError           a bug in the server
+    ├── FileError               something about a file (an OSError too): see `file_errors`
+    └── and those of uploads and workspaces: see `workspace_errors`; of tenants and keys: see `key_errors`
 
 A command that exits with another code than 0 is a result, not an error. The client has already retried
 whatever could not run twice by the time one of these is raised. "Retry" below means: call again yourself.
@@ -39,36 +47,22 @@ whatever could not run twice by the time one of these is raised. "Retry" below m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .base_errors import Conflict as Conflict
+from .base_errors import InvalidRequest as InvalidRequest
+from .base_errors import LimitReached as LimitReached
+from .base_errors import SandboxError as SandboxError
+from .base_errors import text
+from .file_errors import FILE_CODES
+from .key_errors import KEY_CODES
+from .key_errors import Forbidden as Forbidden
+from .key_errors import ScopeMissing as ScopeMissing
+from .key_errors import TenantSuspended as TenantSuspended
+from .workspace_errors import WORKSPACE_CODES
 
 if TYPE_CHECKING:
     from .results import ExecutionResult
-
-
-class SandboxError(Exception):
-    """Anything that this package raises; as it stands, a problem whose code this version does not know.
-
-    Retry when `retryable` is true.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        status: int | None = None,
-        retryable: bool = False,
-        retry_after: float | None = None,
-        request_id: str | None = None,
-        extras: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.status = status
-        self.retryable = retryable
-        self.retry_after = retry_after
-        self.request_id = request_id
-        self.extras = dict(extras or {})
 
 
 class ConfigurationError(SandboxError, ValueError):
@@ -111,15 +105,6 @@ class UnexpectedAnswer(SandboxError):
     """What answers there is not a server this client understands. Do not retry: check url and versions."""
 
 
-class InvalidRequest(SandboxError):
-    """The server refuses the request as it stands. Do not retry: change what the message names."""
-
-    @property
-    def field(self) -> str | None:
-        """The field that is wrong, where one is."""
-        return _text(self.extras.get("field"))
-
-
 class RequestTooLarge(InvalidRequest):
     """More was sent than the server takes. Do not retry: send less, or in parts."""
 
@@ -146,20 +131,16 @@ class SessionEnded(SandboxError):
     @property
     def cause(self) -> str | None:
         """Why: closed, expired, oom, killed, engine_stopped, crashed or lost."""
-        return _text(self.extras.get("cause"))
+        return text(self.extras.get("cause"))
 
     @property
     def ended_at(self) -> str | None:
         """When, as RFC 3339 text."""
-        return _text(self.extras.get("ended_at"))
+        return text(self.extras.get("ended_at"))
 
 
 class ExecutionNotFound(SandboxError):
     """There is no such execution in this session, or it is long over. Do not retry: start another."""
-
-
-class Conflict(SandboxError):
-    """The request contradicts another, or the state things are in. Retry only when `retryable` is true."""
 
 
 class ExecutionExists(Conflict):
@@ -178,24 +159,28 @@ class NoTerminal(Conflict):
     """It has no terminal to resize. Do not retry: start with pty=(columns, rows)."""
 
 
-class LimitReached(SandboxError):
-    """Too much or too often; nothing ran. Safe to retry after `retry_after` seconds."""
+class RateLimited(LimitReached):
+    """Too many requests in a while; nothing ran. Safe to retry after `retry_after` seconds."""
+
+
+class QuotaExceeded(LimitReached):
+    """A quota is used up; nothing ran. Safe to retry when `retryable` is true, and less is in use."""
 
     @property
-    def limit(self) -> Any:
-        """The limit that was reached, as the server tells it."""
-        return self.extras.get("limit")
+    def scope(self) -> str | None:
+        """Whose quota: of the tenant, a user or a session."""
+        return text(self.extras.get("scope"))
 
 
-class TooManySessions(LimitReached):
+class TooManySessions(QuotaExceeded):
     """No more sessions may be open; nothing was opened. Safe to retry after closing one."""
 
 
-class TooManyExecutions(LimitReached):
+class TooManyExecutions(QuotaExceeded):
     """No more commands may run at once; nothing ran. Safe to retry when one has finished."""
 
 
-class TooManyStreams(LimitReached):
+class TooManyStreams(QuotaExceeded):
     """No more streams may be open at once. Safe to retry when one was closed."""
 
 
@@ -209,6 +194,10 @@ class ShellBusy(LimitReached):
 
 class Unavailable(SandboxError):
     """The server cannot do it now. Safe to retry when `retryable` is true."""
+
+
+class HostFull(Unavailable):
+    """The server's memory is promised to other sessions. Safe to retry later, or with less memory."""
 
 
 class GuestUnavailable(Unavailable):
@@ -225,7 +214,6 @@ BY_CODE: Mapping[str, type[SandboxError]] = {
     "unauthorized": Unauthorized,
     "wrong_host": WrongHost,
     "forbidden_origin": ForbiddenOrigin,
-    "not_found": UnexpectedAnswer,
     "method_not_allowed": UnexpectedAnswer,
     "unsupported_media_type": UnexpectedAnswer,
     "session_not_found": SessionNotFound,
@@ -246,25 +234,30 @@ BY_CODE: Mapping[str, type[SandboxError]] = {
     "too_many_streams": TooManyStreams,
     "stdin_full": StdinFull,
     "shell_busy": ShellBusy,
-    "rate_limited": LimitReached,
+    "rate_limited": RateLimited,
+    "quota_exceeded": QuotaExceeded,
     "internal_error": InternalError,
+    "no_answer": ConnectionLost,
+    "server_unavailable": ConnectionFailed,
     "keeper_unavailable": Unavailable,
     "engine_unavailable": Unavailable,
     "store_unavailable": Unavailable,
     "guest_unavailable": GuestUnavailable,
     "server_busy": Unavailable,
+    "host_full": HostFull,
+    "storage_full": Unavailable,
+    **FILE_CODES,
+    **WORKSPACE_CODES,
+    **KEY_CODES,
 }
 
 # For answers without a code: those of a proxy in between. A 502 or 504 may come after the command began.
 BY_STATUS: Mapping[int, type[SandboxError]] = {
     401: Unauthorized,
+    403: Forbidden,
     413: RequestTooLarge,
     429: LimitReached,
     502: ConnectionLost,
     503: Unavailable,
     504: ConnectionLost,
 }
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

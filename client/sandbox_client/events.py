@@ -11,7 +11,8 @@ from typing import Any
 
 from .errors import UnexpectedAnswer
 from .http import problem
-from .results import ExecutionResult, Record, execution_result
+from .records import Record
+from .results import ExecutionResult, execution_result
 
 OUTPUT = ("stdout", "stderr")
 

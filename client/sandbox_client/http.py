@@ -41,7 +41,10 @@ def problem(body: Mapping[str, Any], status: int | None, headers: Mapping[str, s
     """The error that a problem with a code stands for."""
     code = str(body.get("code"))
     message = str(body.get("detail") or body.get("title") or code)
-    return _error(BY_CODE.get(code, SandboxError), message, body, status, headers)
+    kind = BY_CODE.get(code, SandboxError)
+    if code == "not_found" and "path" not in body:  # not a file: this server has no such route
+        kind = UnexpectedAnswer
+    return _error(kind, message, body, status, headers)
 
 
 def _refusal(answer: Answer, body: Mapping[str, Any]) -> SandboxError:

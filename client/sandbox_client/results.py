@@ -1,46 +1,21 @@
-"""What the server answers, as frozen values.
+"""What the server answers about sessions and executions.
 
-Each can be read like a mapping too: `result["output"]`, `dict(result)`. Fields that this version does not
-know are ignored, so that an older client works with a newer server.
+Each can be read like a mapping too: `result["output"]`, `dict(result)`.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from .errors import CommandFailed, UnexpectedAnswer
+from .errors import CommandFailed
+from .file_infos import Artifact, artifact
+from .records import Record, known_fields, read_times
 
 _SUMMARY_LIMIT = 500
-
-
-class Record(Mapping[str, Any]):
-    """A dataclass whose fields can also be read by name in brackets."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._names():
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
-    @classmethod
-    def _names(cls) -> tuple[str, ...]:
-        return _field_names(cls)
-
-
-@functools.cache
-def _field_names(record: type[Record]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(record))  # type: ignore[arg-type]  # every subclass is a dataclass
 
 
 @dataclass(frozen=True)
@@ -79,6 +54,9 @@ class ExecutionResult(Record):
     cancelled: bool = False
     cpu_seconds: float = field(default=0, repr=False)
     peak_memory: int | None = field(default=None, repr=False)
+    disk_full: bool = False
+    artifacts: tuple[Artifact, ...] = ()
+    artifacts_truncated: bool = field(default=False, repr=False)
 
     @property
     def ok(self) -> bool:
@@ -116,7 +94,7 @@ class ExecutionResult(Record):
             return "cancelled"
         if self.signal is not None:
             return f"killed by {self.signal}"
-        return f"exit code {self.exit_code}"
+        return f"exit code {self.exit_code}{', the disk is full' if self.disk_full else ''}"
 
     def check(self) -> ExecutionResult:
         """This result, or CommandFailed when it is not `ok`."""
@@ -127,7 +105,11 @@ class ExecutionResult(Record):
 
 @dataclass(frozen=True)
 class SessionInfo(Record):
-    """A session as the server sees it. `memory` in bytes, `timeout` in seconds after the last use."""
+    """A session as the server sees it. `memory` and `disk` in bytes, `timeout` in seconds after the last use.
+
+    `workspace` is the name of the one that outlives the session; `disk_used` is told by `info()` only.
+    `state` is "running", "paused" or "cold"; the next call wakes it.
+    """
 
     session_id: str
     status: str | None = None
@@ -141,6 +123,14 @@ class SessionInfo(Record):
     last_used_at: datetime | None = None
     expires_at: datetime | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    workspace: str | None = None
+    disk: int | None = None
+    disk_used: int | None = None
+    datasets: tuple[str, ...] = ()
+    checkpoint: bool = False
+    state_reason: str | None = None
+    state_since: datetime | None = None
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,18 +165,28 @@ class ExecutionInfo(Record):
         return self.status == "ended"
 
 
+@dataclass(frozen=True)
+class Undone(Record):
+    """Which execution was undone, and from which snapshot the files are now."""
+
+    undone: str | None = None
+    snapshot_id: str | None = None
+    session: SessionInfo | None = field(default=None, repr=False)
+
+
 def execution_result(answer: Mapping[str, Any]) -> ExecutionResult:
     """Read the answer to an execute."""
-    known = _known(ExecutionResult, answer, required="exit_code")
+    known = known_fields(ExecutionResult, answer, required="exit_code")
     if isinstance(known.get("error"), Mapping):
-        known["error"] = PythonError(**_known(PythonError, known["error"]))
+        known["error"] = PythonError(**known_fields(PythonError, known["error"]))
+    known["artifacts"] = tuple(map(artifact, known.get("artifacts", ())))
     return ExecutionResult(**known)
 
 
 def execution_info(answer: Mapping[str, Any]) -> ExecutionInfo:
     """Read an execution."""
-    known = _known(ExecutionInfo, answer, required="execution_id")
-    _read_times(known, "started_at", "ended_at")
+    known = known_fields(ExecutionInfo, answer, required="execution_id")
+    read_times(known, "started_at", "ended_at")
     known["missing"] = tuple((start, end) for start, end in known.get("missing", ()))
     if "result" in known:
         known["result"] = execution_result(known["result"])
@@ -195,30 +195,18 @@ def execution_info(answer: Mapping[str, Any]) -> ExecutionInfo:
 
 def session_info(answer: Mapping[str, Any]) -> SessionInfo:
     """Read the answer to a create, get, extend, or one item of a list."""
-    known = _known(SessionInfo, answer, required="session_id")
-    _read_times(known, "created_at", "last_used_at", "expires_at")
+    known = known_fields(SessionInfo, answer, required="session_id")
+    read_times(known, "created_at", "last_used_at", "expires_at", "state_since")
+    known["datasets"] = tuple(known.get("datasets", ()))
     return SessionInfo(**known)
 
 
-def _read_times(known: dict[str, Any], *names: str) -> None:
-    for name in names:
-        if name in known:
-            known[name] = _moment(known[name])
-
-
-def _known(record: type[Record], answer: Mapping[str, Any], required: str | None = None) -> dict[str, Any]:
-    if required is not None and answer.get(required) is None:
-        raise UnexpectedAnswer(f"The server's answer has no {required}. Is this url a sandbox server?")
-    return {name: answer[name] for name in record._names() if answer.get(name) is not None}
-
-
-def _moment(text: str) -> datetime:
-    # Before Python 3.11 fromisoformat knows neither "Z" nor fractions of other than 3 or 6 digits.
-    plain = re.sub(r"\.(\d+)", lambda match: f".{match[1][:6]:0<6}", text.replace("Z", "+00:00"))
-    try:
-        return datetime.fromisoformat(plain)
-    except ValueError as exc:
-        raise UnexpectedAnswer(f"The server sent a time that cannot be read: {text!r}.") from exc
+def undone(answer: Mapping[str, Any]) -> Undone:
+    """Read the answer to an undo."""
+    known = known_fields(Undone, answer)
+    if "session" in known:
+        known["session"] = session_info(known["session"])
+    return Undone(**known)
 
 
 def _raw(text: str, encoded: str | None) -> bytes:

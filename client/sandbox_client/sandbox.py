@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import credentials
 from .commands import (
+    UNSAID_TIMEOUT,
     CommandOptions,
     Shell,
     byte_count,
     command_body,
     copy,
+    items,
     new_id,
     pty_body,
     said,
 )
 from .connection import Ask, Connection
+from .errors import ConfigurationError
 from .events import Event
 from .execution import ExecutionHandle, kept_result
+from .file_infos import SnapshotInfo
+from .lifecycle import LifecycleOperations
 from .results import (
     ExecutionInfo,
     ExecutionResult,
@@ -35,8 +40,11 @@ from .results import (
 from .retries import Holdout, Patience
 from .session import Session
 from .streams import Source, follow
+from .transfers import LocalPath
 from .twofold import call, iteration
+from .usage import SessionMetrics, session_metrics
 from .wire import Wire
+from .workspace import Client, WorkspaceOperations, snapshot_id
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker brings it
@@ -45,13 +53,12 @@ CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 30.0
 RETRIES = 3
 RECONNECT_TIMEOUT = 60.0
-UNSAID_TIMEOUT = 600.0  # without a timeout the server's own default holds: wait longer than any sensible one
 
 Handle = TypeVar("Handle", bound=ExecutionHandle)
-Self = TypeVar("Self", bound="Sandbox[Any]")
+Self = TypeVar("Self", bound="Sandbox[Any, Any]")
 
 
-class Sandbox(Generic[Handle]):
+class Sandbox(WorkspaceOperations[Client], LifecycleOperations, Generic[Handle, Client]):
     """A session on the server, opened at first use. Use SandboxClient or AsyncSandboxClient."""
 
     def __init__(
@@ -66,16 +73,29 @@ class Sandbox(Generic[Handle]):
         timeout: float | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        workspace: str | None = None,
+        persist: bool | None = None,
+        datasets: Sequence[str] | None = None,
+        files: Sequence[LocalPath] | None = None,
+        snapshot: str | SnapshotInfo | None = None,
+        checkpoint: bool | None = None,
+        disk: int | str | None = None,
+        wait: float = 0.0,
+        ephemeral: bool | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         read_timeout: float = READ_TIMEOUT,
         retries: int = RETRIES,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
         patience = Patience(connect_timeout, read_timeout, retries, reconnect_timeout)
-        wanted = said(user_id=user_id, image=image, cpus=cpus, timeout=timeout)
+        wanted = said(user_id=user_id, image=image, cpus=cpus, timeout=timeout, workspace=workspace)
         wanted.update(said(memory=byte_count(memory), env=copy(env), metadata=copy(metadata)))
-        self._transport = self._new_wire(credentials.find(url, api_key, os.environ), connect_timeout)
-        self._session = Session(Connection(self._transport, patience), wanted)
+        wanted.update(said(persist=persist, datasets=items(datasets), files=items(files)))
+        wanted.update(said(checkpoint=checkpoint, disk=byte_count(disk, "disk"), ephemeral=ephemeral))
+        wanted.update({} if snapshot is None else {"snapshot": snapshot_id(snapshot)})
+        self._credentials = credentials.find(url, api_key, os.environ)
+        self._transport = self._new_wire(self._credentials, connect_timeout)
+        self._session = Session(Connection(self._transport, patience), wanted, wait)
 
     @classmethod
     def attach(
@@ -214,6 +234,11 @@ class Sandbox(Generic[Handle]):
         return session_info(await self._session.ask(Ask("GET", "")))
 
     @call
+    async def metrics(self, seconds: float | None = None) -> SessionMetrics:
+        """What the session uses now, and samples of the last hour, or of so many `seconds`."""
+        return session_metrics(await self._session.ask(Ask("GET", "/metrics", query=said(seconds=seconds))))
+
+    @call
     async def list_sessions(
         self, user_id: str | None = None, metadata: Mapping[str, str] | None = None
     ) -> list[SessionInfo]:
@@ -229,6 +254,11 @@ class Sandbox(Generic[Handle]):
             query["cursor"] = page["next_cursor"]
 
     @call
+    async def limits(self, user_id: str | None = None) -> dict[str, Any]:
+        """Where you stand: quotas and rates, each with `used` and `allowed`; a user's, too. Opens nothing."""
+        return await self._session.connection.ask(Ask("GET", "/v1/limits", query=said(user_id=user_id)))
+
+    @call
     async def close(self) -> None:
         """End the session, whoever opened it. Again, or when it is gone already, is fine.
 
@@ -242,6 +272,20 @@ class Sandbox(Generic[Handle]):
     def _new_handle(self, execution_id: str) -> Handle:
         raise NotImplementedError  # and in this
 
+    def _forked(self, session_id: str) -> Any:
+        patience = self._session.connection.patience
+        client = type(self).attach(
+            session_id,
+            url=self._credentials.url,
+            api_key=self._credentials.api_key,
+            connect_timeout=patience.connect_timeout,
+            read_timeout=patience.read_timeout,
+            retries=patience.retries,
+            reconnect_timeout=patience.reconnect_timeout,
+        )
+        client._session.adopt(session_id, created=True)
+        return client
+
     async def _run(self, body: Mapping[str, Any], timeout: float | None) -> ExecutionResult:
         work_time = UNSAID_TIMEOUT if timeout is None else max(0.0, timeout)
         ask = Ask("POST", "/execute", body, idempotency_key=new_id(), work_time=work_time)
@@ -250,6 +294,8 @@ class Sandbox(Generic[Handle]):
     async def _watch(
         self, body: dict[str, Any], watchers: Mapping[str, Callable[[str], object] | None]
     ) -> ExecutionResult:
+        if self._session.is_ephemeral:
+            raise ConfigurationError("An ephemeral sandbox is gone with its command: use stream().")
         source = self._source({**body, "stream": True})
         events = follow(source)
         try:

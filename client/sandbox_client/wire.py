@@ -7,27 +7,34 @@ AnswerTimeout and ConfigurationError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from .errors import AnswerTimeout, ConfigurationError, ConnectionFailed, ConnectionLost
+from .outgoing import Outgoing
 from .version import __version__
 
 POOL_SIZE = 64  # connections kept: as many threads or tasks as may share a client without reconnecting
 HEADERS: Mapping[str, str] = {"User-Agent": f"sandbox-client/{__version__}", "Accept": "application/json"}
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent; `path` has its query. `timeout` is for each wait on the server's next bytes."""
+    """What is sent; `path` has its query. `timeout` is for each wait on the server's next bytes.
+
+    `piece` is how much of the answer to read at once. Without it bytes are given as they come.
+    """
 
     method: str
     path: str
     timeout: float
-    body: bytes | None = None
+    body: bytes | Outgoing | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    piece: int | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,10 @@ class Incoming(Protocol):
     """An answer that is still coming."""
 
     status: int
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The names may be asked for in any case."""
 
     async def read(self) -> bytes:
         """The next bytes, as they arrive; none at the end."""
@@ -69,6 +80,9 @@ class Wire(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Do work on this machine's own files where it holds nobody up."""
 
     def lock(self) -> AbstractAsyncContextManager[object]:
         """A new lock, for those who share a client."""

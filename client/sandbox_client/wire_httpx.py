@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ssl import SSLCertVerificationError
+from typing import TypeVar
 
 import anyio
+import anyio.to_thread
 import httpx
 
 from .credentials import Credentials, is_loopback
 from .errors import SandboxError
+from .outgoing import Outgoing
 from .wire import HEADERS, POOL_SIZE, Answer, Request, late, lost, unreachable, unsendable, untrusted
+
+T = TypeVar("T")
 
 
 class HttpxWire:
@@ -29,12 +34,15 @@ class HttpxWire:
     async def open(self, request: Request) -> HttpxIncoming:
         client = self._client = self._client or _client(self._credentials)
         timeout = httpx.Timeout(request.timeout, connect=self._connect_timeout)
+        body, headers = request.body, dict(request.headers)
+        if isinstance(body, Outgoing) and body.size is not None:
+            headers["Content-Length"] = str(body.size)
         try:
             message = client.build_request(
                 request.method,
                 self.url + request.path,
-                content=request.body,
-                headers=request.headers,
+                content=_sent(body) if isinstance(body, Outgoing) else body,
+                headers=headers,
                 timeout=timeout,
             )
             return HttpxIncoming(await client.send(message, stream=True), self.url)
@@ -43,6 +51,9 @@ class HttpxWire:
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work)
 
     def lock(self) -> anyio.Lock:
         return anyio.Lock()
@@ -58,6 +69,7 @@ class HttpxIncoming:
 
     def __init__(self, response: httpx.Response, url: str) -> None:
         self.status = response.status_code
+        self.headers = response.headers
         self._url = url
         self._response = response
         self._chunks: AsyncIterator[bytes] = response.aiter_bytes()
@@ -84,6 +96,27 @@ class HttpxIncoming:
 
     async def close(self) -> None:
         await self._response.aclose()
+
+
+async def _sent(outgoing: Outgoing) -> AsyncIterator[bytes]:
+    """The pieces of a body; those of files are read where they hold nobody up."""
+    pieces = outgoing.begin()
+    while True:
+        if isinstance(pieces, AsyncIterator):
+            piece = await _next(pieces)
+        else:
+            piece = await anyio.to_thread.run_sync(next, pieces, None)
+        if piece is None:
+            return
+        yield piece
+        outgoing.sent(len(piece))
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        return await pieces.__anext__()
+    except StopAsyncIteration:
+        return None
 
 
 def _client(credentials: Credentials) -> httpx.AsyncClient:

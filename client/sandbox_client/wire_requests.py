@@ -5,20 +5,23 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.cookiejar import DefaultCookiePolicy
 from ssl import SSLCertVerificationError
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from urllib3.connection import HTTPConnection
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from .credentials import Credentials, is_loopback
-from .errors import SandboxError
+from .errors import ConfigurationError, SandboxError
+from .outgoing import Outgoing
 from .wire import HEADERS, POOL_SIZE, Answer, Request, late, lost, unreachable, unsendable, untrusted
+
+T = TypeVar("T")
 
 
 class RequestsWire:
@@ -33,10 +36,13 @@ class RequestsWire:
         return _answer(self._request(request, stream=False))
 
     async def open(self, request: Request) -> RequestsIncoming:
-        return RequestsIncoming(self._request(request, stream=True), self.url)
+        return RequestsIncoming(self._request(request, stream=True), self.url, request.piece)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        return work()
 
     def lock(self) -> _Lock:
         return _Lock()
@@ -49,16 +55,22 @@ class RequestsWire:
         self._session.close()
 
     def _request(self, request: Request, stream: bool) -> requests.Response:
+        patience = self._connect_timeout
+        body = _Body(request.body) if isinstance(request.body, Outgoing) else request.body
+        if isinstance(body, _Body):  # urllib3 has this timeout for sending too, and much may be taken slowly
+            patience = max(patience, request.timeout)
         try:
             return self._session.request(
                 request.method,
                 self.url + request.path,
-                data=request.body,
+                data=body,
                 headers=request.headers,
-                timeout=(self._connect_timeout, request.timeout),
+                timeout=(patience, request.timeout),
                 allow_redirects=False,  # a redirect could carry the key to another host
                 stream=stream,
             )
+        except _SourceFailed as exc:
+            raise exc.error from None
         except requests.RequestException as exc:
             raise _translated(exc, self.url) from exc
 
@@ -66,18 +78,26 @@ class RequestsWire:
 class RequestsIncoming:
     """An answer that is still coming, read as its chunks arrive."""
 
-    def __init__(self, response: requests.Response, url: str) -> None:
+    def __init__(self, response: requests.Response, url: str, piece: int | None = None) -> None:
         self.status = response.status_code
+        self.headers = response.headers
         self._url = url
         self._response = response
+        self._piece = piece
         # What is not sent in chunks can only be waited for byte by byte.
         self._chunks = response.iter_content(None if getattr(response.raw, "chunked", False) else 1)
 
     async def read(self) -> bytes:
         try:
-            return next(self._chunks, b"")
-        except requests.RequestException as exc:
+            return next(self._chunks, b"") if self._piece is None else self._some(self._piece)
+        except (requests.RequestException, HTTPError) as exc:
             raise _translated(exc, self._url) from exc
+
+    def _some(self, most: int) -> bytes:
+        """What is there already: a connection that breaks then costs nothing that had come through."""
+        raw = self._response.raw
+        found: bytes = getattr(raw, "read1", raw.read)(most)  # urllib3 has it since 2.1
+        return found
 
     async def whole(self) -> Answer:
         try:
@@ -87,6 +107,37 @@ class RequestsIncoming:
 
     async def close(self) -> None:
         self._response.close()
+
+
+class _SourceFailed(Exception):
+    """The source of a body failed, not the connection: no OSError, so that urllib3 lets it pass."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _Body:
+    """A body in pieces, as requests takes it: with a `len` it has a Content-Length, else it is chunked."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+        if outgoing.size is not None:
+            self.len = outgoing.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        pieces = self._outgoing.begin()
+        if isinstance(pieces, AsyncIterator):
+            raise ConfigurationError("Only AsyncSandboxClient can read an asynchronous source.")
+        while True:
+            try:
+                piece = next(pieces, None)
+            except OSError as error:
+                raise _SourceFailed(error) from error
+            if piece is None:
+                return
+            yield piece
+            self._outgoing.sent(len(piece))
 
 
 class _Lock:
@@ -142,7 +193,7 @@ def _answer(response: requests.Response) -> Answer:
     )
 
 
-def _translated(exc: requests.RequestException, url: str) -> SandboxError:
+def _translated(exc: Exception, url: str) -> SandboxError:
     causes = tuple(_causes(exc))
     if any(isinstance(cause, SSLCertVerificationError) for cause in causes):
         return untrusted(url, causes[-1])

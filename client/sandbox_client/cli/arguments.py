@@ -16,8 +16,10 @@ examples:
   sandbox run 'echo hello from $(whoami)'     in a fresh session, closed afterwards
   sandbox run --user ada --timeout 60 make    in Ada's session, which stays
   tar c . | sandbox run 'tar x && ls'         stdin is passed on
+  sandbox cp data.csv SESSION:                a file or directory to a sandbox, or from one
   sandbox shell                               a terminal; Enter ~ . leaves it
   sandbox ls; sandbox ps SESSION              what is open, what runs
+  sandbox top                                 what open sessions use
   sandbox kill SESSION                        end it
   source <(sandbox completion bash)           completion; zsh and fish too
 

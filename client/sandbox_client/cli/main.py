@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..errors import SandboxError
-from . import completion, run, sessions, shell
+from . import completion, copying, files, kept, run, sessions, shell, top
 from .arguments import Subcommands, Usage, new_parser
 from .output import complain
 
@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     """Every command and option there is."""
     tree = new_parser()
     commands = Subcommands(tree)
-    for module in (run, shell, sessions):
+    for module in (run, shell, copying, files, sessions, top, kept):
         module.add(commands)
     completion.add(commands, tree)
     return tree

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-from ..results import Record
+from ..records import Record
 
 RED, BOLD = "31", "1"
 GAP = "  "
@@ -34,7 +34,7 @@ def print_json(records: Iterable[Record]) -> None:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns as wide as they must be; on a terminal the last one ends where the line does."""
-    cells = [tuple(headings), *(tuple(map(_one_line, row)) for row in rows)]
+    cells = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells)]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for number, row in enumerate(cells):
@@ -47,7 +47,7 @@ def size(count: float | None) -> str:
     if count is None:
         return "-"
     for unit in ("B", "K", "M", "G"):
-        if count < 1024:
+        if count < 1000:  # with three digits
             return f"{count:.3g}{unit}"
         count /= 1024
     return f"{count:.3g}T"
@@ -64,7 +64,7 @@ def span(start: datetime | None, end: datetime | None = None) -> str:
     return f"{seconds:.0f}s"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text from a sandbox can hold anything: no control character reaches the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 from ..client import Execution, SandboxClient
@@ -14,7 +15,7 @@ from ..commands import PIPE, Pipe
 from ..errors import ExecutionEnded, NoStdin, SandboxError, StdinFull
 from ..events import Event
 from ..results import ExecutionResult
-from .arguments import NOT_RUN, Subcommands
+from .arguments import NOT_RUN, Subcommands, Usage
 from .output import complain
 from .sessions import add_session_options, session
 
@@ -34,11 +35,19 @@ def add(commands: Subcommands) -> None:
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_pair, action="append", help="a variable for it; may be repeated"
     )
+    parser.add_argument(
+        "--ephemeral",
+        action="store_true",
+        default=None,
+        help="in a session that the server ends with the command",
+    )
     parser.add_argument("command", metavar="COMMAND", help="what to run")
     parser.add_argument("arguments", metavar="ARG", nargs=argparse.REMAINDER, help="its arguments")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.ephemeral:
+        return _run_alone(args)
     with session(args) as sandbox:
         execution = _start(sandbox, args)
         try:
@@ -46,6 +55,22 @@ def run(args: argparse.Namespace) -> int:
         except (KeyboardInterrupt, SystemExit, OSError):  # the last: nobody takes its output
             execution.kill()
             raise
+
+
+def _run_alone(args: argparse.Namespace) -> int:
+    """Its input is sent with it, as a whole; if we are killed, the server ends it all the same."""
+    if args.session or args.user:
+        raise Usage("--ephemeral is for a fresh session, not with --session or --user")
+    with session(args) as sandbox:
+        events = sandbox.stream(
+            [args.command, *args.arguments] if args.arguments else args.command,
+            kill_on_disconnect=True,
+            cwd=args.cwd,
+            env=dict(args.env) if args.env else None,
+            timeout=args.timeout,
+            stdin=sys.stdin.buffer.read() if _stdin() is not None else None,
+        )
+        return _shown(events, lambda: False)
 
 
 def _start(sandbox: SandboxClient, args: argparse.Namespace) -> Execution:
@@ -64,13 +89,18 @@ def _attend(execution: Execution) -> int:
     feeder = Feeder(execution)
     if _stdin() is not None:
         feeder.start()
+    return _shown(execution.events(), lambda: feeder.failed)
+
+
+def _shown(events: Iterable[Event], has_failed: Callable[[], bool]) -> int:
+    """The exit code for all that was shown."""
     whole = True
-    for event in execution.events():
+    for event in events:
         _show(event)
         whole = whole and not event.missing
         if event.result is not None:
             _explain(event.result)
-            if feeder.failed:
+            if has_failed():
                 return NOT_RUN
             return event.result.exit_code or (0 if whole else NOT_RUN)  # half an output is no success
     return NOT_RUN

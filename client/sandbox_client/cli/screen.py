@@ -31,7 +31,10 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        columns, rows = shutil.get_terminal_size()
+        try:  # the terminal's own: COLUMNS and LINES do not follow a window
+            columns, rows = os.get_terminal_size(SHOWN)
+        except OSError:
+            columns, rows = shutil.get_terminal_size()
         return max(1, min(columns, 1000)), max(1, min(rows, 1000))
 
     def wait(self, others: Sequence[Readable], seconds: float) -> tuple[bytes | None, bool, list[Readable]]:
