@@ -8,6 +8,7 @@ from gevent import monkey
 
 monkey.patch_all()  # before anything imports sockets or threads: the application is loaded by the master
 
+import gc  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 
@@ -18,6 +19,7 @@ from server.instance import web_owner  # noqa: E402
 try:
     _config = load(os.environ)
     warm_up(_config)  # by the master: workers need not be able to read Python's or our files
+    gc.freeze()  # the collector leaves what is loaded alone, so that the workers go on sharing it
 except BadConfig as exc:
     sys.exit(f"web: {exc}")
 
@@ -58,3 +60,5 @@ control_socket_disable = True
 logger_class = "server.worker.Log"
 # The proxy's word on the client's address is taken only from this machine.
 forwarded_allow_ips = "127.0.0.1,::1"
+# Nobody says in a header which path is meant.
+forwarder_headers = ""
