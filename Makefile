@@ -27,6 +27,15 @@ test-e2e: setup ## quickstart, SDK and the README's commands, from outside
 bench: setup ## side by side with peers
 	.venv/bin/python benchmarks/exec.py
 	.venv/bin/python benchmarks/lifecycle.py
+	.venv/bin/python benchmarks/files.py
+	.venv/bin/python benchmarks/snapshots.py
+
+chaos: setup ## everything that can die dies for ten minutes under load
+	CHAOS_SECONDS=600 CHAOS_SEED=$$(date +%s) $(PYTEST) -s tests/chaos
+
+soak: setup ## does anything grow? thousands of sessions and commands
+	.venv/bin/python benchmarks/soak.py
+	.venv/bin/python benchmarks/density.py
 
 image: ## build the sandbox image
 	./quickstart.sh image
@@ -41,4 +50,4 @@ fmt: .venv/.dev-stamp ## format the code and fix what can be fixed
 .venv/.dev-stamp:
 	./quickstart.sh setup
 
-.PHONY: help setup check test test-unit test-engine test-e2e bench image run fmt
+.PHONY: help setup check test test-unit test-engine test-e2e bench chaos soak image run fmt

@@ -74,6 +74,7 @@ prepare() {
     need_python
     need_engine
     have curl || ! is_root || install_packages curl
+    have mkfs.btrfs || ! is_root || [ "${SANDBOX_STORAGE:-btrfs}" != btrfs ] || install_packages btrfs-progs
     need_venv "$@"
     need_image
 }
@@ -107,6 +108,7 @@ start() {
     save_settings
     start_server
     need_ready
+    tell_concern
     need_key
     show_next_commands
     release_lock
@@ -169,6 +171,7 @@ uninstall() {
     engine_answers || ! was_made engine || start_engine
     remove_sandboxes
     stop_server
+    release_storage
     if engine_answers; then remove_images; else warn "No engine answers: its images stay. $ENGINE_ERROR"; fi
     stop_engine
     remove_credentials
@@ -186,6 +189,12 @@ remove_sandboxes() {
         tail -n 5 "$LOG" | sed 's/^/    /' >&2
         warn "Sandboxes may be left. List them: docker ps -a --filter label=sandbox-server.instance"
     }
+}
+
+# What is mounted below the state directory would be in the way of removing it.
+release_storage() {
+    [ ! -x "$VENV/bin/python" ] || "$VENV/bin/python" -m server.ctl unmount >>"$LOG" 2>&1 \
+        || warn "The storage of workspaces is still mounted at $STATE/volumes; see $LOG."
 }
 
 remove_state() {

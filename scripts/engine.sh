@@ -72,7 +72,12 @@ start_engine() {
 }
 
 start_dockerd() {
-    spawn dockerd dockerd
+    local options=()
+    # Said twice, in its file and here, dockerd would not start.
+    if have crun && ! grep -qs '"runtimes"' /etc/docker/daemon.json; then
+        options+=(--add-runtime "crun=$(command -v crun)")
+    fi
+    spawn dockerd dockerd "${options[@]}"
     local deadline=$((SECONDS + 60))
     until engine_answers; do
         is_alive dockerd && [ "$SECONDS" -lt "$deadline" ] || { tail -n 15 "$OWN/dockerd.log" && return 1; }

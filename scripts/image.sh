@@ -130,7 +130,9 @@ remove_images() {
 
 remove_image() {
     image_exists "$1" || return 0
-    if [ -n "$(docker ps -aq --filter "ancestor=$1")" ]; then
+    if [ "$(docker image inspect -f '{{len .RepoTags}}' "$1")" -gt 1 ]; then
+        docker image rm "$1" >/dev/null # only the name goes: others have names of their own for it
+    elif [ -n "$(docker ps -aq --filter "ancestor=$1")" ]; then
         say "   The image $1 stays: containers that are not ours use it."
     else
         docker image rm "$1" >/dev/null || warn "The image $1 could not be removed."

@@ -108,6 +108,15 @@ wait_until_ready() {
     return 1
 }
 
+# What is wrong with the storage is also said here, where somebody reads it.
+tell_concern() {
+    local answer
+    answer=$(ask /readyz)
+    if [[ $answer =~ \"storage\":\ ?\"([^\"]*)\" ]]; then
+        warn "Workspaces: ${BASH_REMATCH[1]}. See docs/operations.md, Storage."
+    fi
+}
+
 need_ready() {
     [[ $(ask /readyz) != 200* ]] || return 0
     step "Wait until the server is ready" wait_until_ready && return 0

@@ -52,7 +52,7 @@ need_venv() {
     venv_hash requirements.txt >"$VENV/.stamp"
 }
 
-venv_hash() { hash_of requirements.txt "$1" client && "$PYTHON" -V && echo "$ROOT"; }
+venv_hash() { hash_of requirements.txt "$1" client scripts/python.sh && "$PYTHON" -V && echo "$ROOT"; }
 
 # Debian's own python3 goes with python3-venv, another one of its Pythons with python3.X-venv.
 venv_package() {
@@ -71,5 +71,7 @@ fill_venv() {
     timeout 300 "${pip[@]}" install --retries 2 --force-reinstall --no-deps ./client || return
     rm -rf client/build client/*.egg-info # what the build leaves in the checkout
     "$VENV/bin/python" -c 'import sys, sysconfig, pathlib
-pathlib.Path(sysconfig.get_path("purelib"), "sandbox-server.pth").write_text(sys.argv[1] + "\n")' "$ROOT"
+pathlib.Path(sysconfig.get_path("purelib"), "sandbox-server.pth").write_text(sys.argv[1] + "\n")' "$ROOT" || return
+    printf '#!/bin/sh\nexec %q -m server.ctl "$@"\n' "$(cd "$VENV/bin" && pwd)/python" >"$VENV/bin/sandboxctl"
+    chmod 755 "$VENV/bin/sandboxctl"
 }
