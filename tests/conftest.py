@@ -20,9 +20,10 @@ from stack import ROOT, Stack, running
 
 
 def pytest_configure() -> None:
-    """A run in the background ignores Ctrl-C, and so would every program that a test starts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A run in the background ignores some signals, and so would every program that a test starts."""
+    for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, action)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
-"""What every error must look like, said once for tests over HTTP and in process."""
+"""What tests expect, said once: what every error must look like, and what must come to be."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -36,3 +38,11 @@ def ended(answer: Answered, cause: str) -> None:
     body = problem(answer, 410, "session_ended")
     assert (body["cause"], body["retryable"]) == (cause, False)
     assert body["ended_at"].endswith("Z")
+
+
+def eventually(check: Callable[[], bool], seconds: float = 30) -> None:
+    """It comes to be; on a slow machine later."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.02)

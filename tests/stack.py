@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pwd
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from sandbox_client import SandboxClient
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 60
+IMAGE_TAG = os.environ.get("QUICKSTART_IMAGE_TAG", "latest")
 
 
 class Stack:
@@ -43,17 +46,21 @@ class Stack:
             "SANDBOX_STATE_DIR": str(self.dir / "state"),
             "SANDBOX_BIND": f"127.0.0.1:{self.port}",
             "SANDBOX_WEB_USER": "nobody",
+            "SANDBOX_IMAGES": f"default=sandbox-server/default:{IMAGE_TAG}",
             "SANDBOX_EXECUTIONS_MAX": "16",
             "SANDBOX_PROCESSES": "64",
             "SANDBOX_POOL_MIN": "0",
             "SANDBOX_POOL_MAX": "0",
+            "SANDBOX_STORAGE_SIZE": "3g",
+            "SANDBOX_DISK_OVERCOMMIT": "100",
+            "SANDBOX_MEMORY_OVERCOMMIT": "100",
             **settings,
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ctl("init")
         self.key = self.new_key("default")
 
-    def ctl(self, *args: str) -> str:
+    def ctl(self, *args: str, seconds: float = 60) -> str:
         command = [self.python, "-m", "server.ctl", *args]
         return subprocess.run(
             command,
@@ -62,12 +69,17 @@ class Stack:
             check=True,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=seconds,
             **self.identity,
         ).stdout
 
     def new_key(self, tenant: str) -> str:
         return str(json.loads(self.ctl("key", "new", "--tenant", tenant, "--json"))["key"])
+
+    @functools.cached_property
+    def admin_key(self) -> str:
+        """The operator's."""
+        return str(json.loads(self.ctl("key", "new", "--admin", "--json"))["key"])
 
     def start(self) -> None:
         self.start_keeper()
@@ -100,10 +112,17 @@ class Stack:
         while time.monotonic() < deadline:
             with contextlib.suppress(requests.RequestException, ValueError):
                 last = requests.get(self.url + "/readyz", timeout=5).json()
-                if last["status"] in ("ready", "degraded"):
+                if last["status"] in ("ready", "degraded") and self._keeper_listens():
                     return
             time.sleep(0.05)
         raise AssertionError(f"not ready: {last}\n{self.log('keeper')[-3000:]}\n{self.log('web')[-3000:]}")
+
+    def _keeper_listens(self) -> bool:
+        """What /readyz says of a keeper may be a moment old."""
+        if "keeper" not in self.processes:
+            return True
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.dir / "state" / "run" / "keeper.sock")) == 0
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """The whole process group at once: gunicorn's master and its workers."""
@@ -132,12 +151,15 @@ class Stack:
 
     def containers(self) -> list[str]:
         ours = f"label=sandbox-server.instance={self.instance}"
-        return docker("ps", "-aq", "--no-trunc", "--filter", ours).split()
+        host = self.env.get("SANDBOX_DOCKER_HOST")
+        return docker(*(["-H", host] if host else []), "ps", "-aq", "--no-trunc", "--filter", ours).split()
+
+    def container_names(self) -> list[str]:
+        ours = f"label=sandbox-server.instance={self.instance}"
+        return docker("ps", "-a", "--format", "{{.Names}}", "--filter", ours).split()
 
     def container_of(self, session_id: str) -> str:
         """The container behind a session, found in the store as an operator would."""
-        import sqlite3
-
         with contextlib.closing(sqlite3.connect(self.dir / "state" / "store" / "store.db")) as store:
             row = store.execute("SELECT sandbox FROM sessions WHERE id = ?", (session_id,)).fetchone()
         return f"sandbox-{row[0]}"
@@ -145,13 +167,45 @@ class Stack:
     def directories(self) -> list[str]:
         return os.listdir(self.dir / "state" / "sandboxes")
 
+    def volumes(self) -> list[str]:
+        """Those that no workspace with a name has, nor a snapshot, nor a sandbox: tests may leave these."""
+        kept = {place.read_text() for place in (self.dir / "state" / "sandboxes").glob("*/volume")}
+        with contextlib.closing(sqlite3.connect(self.dir / "state" / "store" / "store.db")) as store:
+            for sql in ("SELECT volume FROM workspaces", "SELECT id FROM snapshots"):
+                kept |= {row[0] for row in store.execute(sql)}
+        return sorted(set(os.listdir(self.dir / "state" / "volumes")) - kept)
+
+    def mounts(self) -> list[str]:
+        """What is mounted for sandboxes."""
+        with open("/proc/self/mountinfo") as table:
+            places = [line.split()[4] for line in table]
+        return [place for place in places if place.startswith(f"{self.dir}/state/sandboxes/")]
+
+    def leaks(self) -> dict[str, Any]:
+        """What belongs to nobody, by kind, as an operator is told; or what stands in the way of telling."""
+        answer = self.call("GET", "/v1/admin/leaks", self.admin_key)
+        return dict(answer.json()["found"] if answer.status_code == 200 else answer.json())
+
+    def wait_without_leaks(self, seconds: float = 60) -> None:
+        """What a crash has left is removed by itself, and nothing else is ever there."""
+        deadline = time.monotonic() + seconds
+        while found := self.leaks():
+            assert time.monotonic() < deadline, f"belongs to nobody: {found}\n{self.log('keeper')[-3000:]}"
+            time.sleep(0.5)
+
     def remove(self) -> None:
         """Stop, and fail if anything is left behind that closing every session should have removed."""
         self.stop()
-        left = {"containers": self.containers(), "directories": self.directories()}
+        left = {
+            "containers": self.containers(),
+            "directories": self.directories(),
+            "mounts": self.mounts(),
+            "volumes": self.volumes(),
+        }
         self.ctl("close-all")
+        self.ctl("unmount")
         shutil.rmtree(self.dir)
-        assert left == {"containers": [], "directories": []}, f"left behind: {left}"
+        assert not any(left.values()), f"left behind: {left}"
 
     def close_sessions(self) -> None:
         for session in self.call("GET", "/v1/sessions?limit=1000").json()["sessions"]:
@@ -163,15 +217,21 @@ def docker(*args: str) -> str:
 
 
 @contextlib.contextmanager
-def running(**settings: str) -> Iterator[Stack]:
+def running(
+    around: Callable[[Stack], contextlib.AbstractContextManager[None]] | None = None, **settings: str
+) -> Iterator[Stack]:
+    """`around` is what the installation is put into before it starts."""
     stack = Stack(**settings)
-    try:
+    with contextlib.ExitStack() as things:
+        things.callback(stack.remove)
+        things.enter_context(around(stack) if around else contextlib.nullcontext())
+        things.callback(stack.stop)
         stack.start()
         yield stack
         if "web" in stack.processes:
             stack.close_sessions()
-    finally:
-        stack.remove()
+        if stack.processes.keys() == {"web", "keeper"}:
+            stack.wait_without_leaks()
 
 
 def web_uid() -> int:

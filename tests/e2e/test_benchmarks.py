@@ -43,6 +43,29 @@ def test_lifecycle_tells_time_and_memory(tmp_path: Path) -> None:
     assert "docker:" in text and "Memory per idle session" in text
     assert all(cost["opened"]["p50"] > 0 and cost["closed"]["p50"] > 0 for cost in found["cycles"].values())
     assert [held["sessions"] for held in found["memory"]] == [1, 2]
+    assert all(figures["p50"] > 0 for figures in found["warm"].values())
+    assert text.count("  met\n") + text.count("  MISSED\n") == len(found["targets"]) == 4
+    assert all(len(ways) == 4 for ways in found["starts"].values()) and "guest answers" in text
+    assert len(found["waking"]) == 6 and all(one["p50"] > 0 for one in found["waking"].values())
+
+
+def test_soak_weighs_the_server_and_judges(tmp_path: Path) -> None:
+    """Nothing has grown beyond what is stated, not even after a few."""
+    text, found = run("soak.py", tmp_path)
+    growths = [one["growth"] for name, one in found.items() if name != "machine"]
+    assert len(growths) == 2 and all(held for growth in growths for *_, held in growth.values()), text
+
+
+def test_files_compares_and_judges(tmp_path: Path) -> None:
+    text, found = run("files.py", tmp_path)
+    assert all(figure > 0 for figures in found["rates"].values() for figure in figures.values())
+    assert text.count("  met\n") + text.count("  MISSED\n") == len(found["targets"]) == 3
+
+
+def test_snapshots_compares_with_docker_commit(tmp_path: Path) -> None:
+    text, found = run("snapshots.py", tmp_path)
+    assert len(found["figures"]) == 5 and all(one["p50"] > 0 for one in found["figures"].values())
+    assert text.count("  met\n") + text.count("  MISSED\n") == len(found["targets"]) == 3
 
 
 def test_a_stopped_benchmark_leaves_nothing_behind() -> None:
@@ -63,3 +86,11 @@ def test_a_stopped_benchmark_leaves_nothing_behind() -> None:
     assert not state.exists()
     for label in (f"sandbox-server.benchmark={child.pid}", f"sandbox-server.instance={instance}"):
         assert docker("ps", "-aq", "--filter", f"label={label}") == ""
+
+
+def test_density_fills_the_machine_with_each_kind_of_idle_session(tmp_path: Path) -> None:
+    text, found = run("density.py", tmp_path)
+    assert [(one["kind"], one["sessions"]) for one in found["stages"]] == [
+        (kind, count) for kind in ("hot", "paused", "cold") for count in (1, 2)
+    ]
+    assert all(f"{kind}: no bound was met" in text for kind in ("hot", "paused", "cold"))

@@ -41,6 +41,12 @@ def test_the_streaming_example_shows_what_it_says(python: str, stack: Stack) -> 
     assert "its log so far: hello, Ada\ncancelled: True\n" in said
 
 
+def test_the_example_with_files_shows_what_it_says(python: str, stack: Stack) -> None:
+    said = run(python, "files.py", stack)
+    assert "total.txt says 42\nlost: data/sales.csv\nundone: ['artifacts', 'data', 'total.py']\n" in said
+    assert "in the fork: 100\nhere still: 42\ndownloaded: ['sales.csv']\n" in said
+
+
 def test_the_agent_on_langgraph_mends_its_own_mistake(python: str, stack: Stack) -> None:
     said = run(python, "langgraph_agent.py", stack)
     assert "NameError" in said

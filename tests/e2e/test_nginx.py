@@ -1,14 +1,11 @@
-"""deploy/nginx.conf as it is, in front of a real server: only its two addresses are changed."""
+"""deploy/nginx.conf in front of a real server: a session through it, and limits that fit the server's."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import re
-import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,77 +14,32 @@ import requests
 from stack import Stack
 
 from server.config import load
+from tests.e2e.front import CONF, make_certificate, program, running, site, write_configuration
 from tests.e2e.installation import ROOT, free_port
-
-CONF = ROOT / "deploy" / "nginx.conf"
 
 
 @pytest.fixture(scope="module")
 def nginx(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The machine's nginx, or Debian's package unpacked for these tests alone."""
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if found:
-        return found
     place = tmp_path_factory.mktemp("nginx")
     place.chmod(0o755)
-    done = subprocess.run(["apt-get", "download", "nginx"], cwd=place, capture_output=True, text=True)
-    if done.returncode:
-        subprocess.run(["apt-get", "update"], check=True, capture_output=True, timeout=300)
-        subprocess.run(["apt-get", "download", "nginx"], cwd=place, check=True, capture_output=True)
-    (package,) = place.glob("*.deb")
-    subprocess.run(["dpkg", "-x", package, place], check=True)
-    return str(place / "usr" / "sbin" / "nginx")
+    return program(place)
 
 
-def configuration(place: Path, port: int, upstream: int) -> Path:
-    text = CONF.read_text()
-    for address, ours in (
-        ("listen 80;", f"listen 127.0.0.1:{port};"),
-        ("server 127.0.0.1:5000 ", f"server 127.0.0.1:{upstream} "),
-    ):
-        assert text.count(address) == 1
-        text = text.replace(address, ours)
-    paths = " ".join(
-        f"{name}_temp_path {place}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    path = place / "nginx.conf"
-    path.write_text(
-        f"daemon off; worker_processes 1; pid {place}/pid; error_log {place}/error.log;\n"
-        f"events {{ worker_connections 512; }}\nhttp {{ access_log off; {paths}\n{text}\n}}\n"
-    )
-    return path
+def configuration(place: Path, port: int, upstream: int, around: str = "") -> Path:
+    """Without TLS: test_nginx_tls.py has that."""
+    (place / "log").mkdir()
+    make_certificate(place / "tls")
+    text = site(place, free_port(), port, upstream, {}).replace(f":{port} ssl http2;", f":{port};")
+    return write_configuration(place, text, around)
 
 
 @contextlib.contextmanager
 def proxy(nginx: str, upstream: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="sbx-nginx-", dir="/tmp") as name:
-        Path(name).chmod(0o755)  # nginx's workers are another user
-        yield from serving(nginx, Path(name), free_port(), upstream)
-
-
-def serving(nginx: str, place: Path, port: int, upstream: int) -> Iterator[str]:
-    command = [nginx, "-p", str(place), "-e", str(place / "error.log")]
-    command += ["-c", str(configuration(place, port, upstream))]
-    checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
-    process = subprocess.Popen(command)
-    try:
-        wait_for(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def wait_for(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            requests.head(f"http://127.0.0.1:{port}/healthz", timeout=5)
-            return
-        except requests.ConnectionError:
-            assert time.monotonic() < deadline, "nginx does not listen"
-            time.sleep(0.02)
+        place, port = Path(name), free_port()
+        place.chmod(0o755)  # nginx's workers are another user
+        with running(nginx, place, configuration(place, port, upstream), port):
+            yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +63,31 @@ def test_a_large_stdin_passes(front: str, stack: Stack) -> None:
     assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
 
 
+def test_an_upload_larger_than_other_bodies_passes(front: str, stack: Stack) -> None:
+    data = bytes(range(256)) * (90 * 4096)
+    headers = {"Authorization": f"Bearer {stack.key}"}
+    answer = requests.post(f"{front}/upload", files={"file": ("big", data)}, headers=headers, timeout=60)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["files"][0]["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_file_passes_both_ways_without_being_stored(front: str, stack: Stack) -> None:
+    """Over the limit for other bodies, in chunks of no announced number, and byte for byte the same."""
+    data = bytes(range(256)) * (90 * 4096)
+    with stack.client(url=front) as sandbox:
+        url = f"{front}/v1/sessions/{sandbox.session_id}/files/content?path=big"
+        headers = {"Authorization": f"Bearer {stack.key}"}
+        pieces = (data[at : at + (1 << 20)] for at in range(0, len(data), 1 << 20))
+        sent = requests.put(url, data=pieces, headers=headers, timeout=60)
+        assert (sent.status_code, sent.json()["size"]) == (201, len(data))
+        got = requests.get(url, headers=headers, timeout=60)
+        assert hashlib.sha256(got.content).digest() == hashlib.sha256(data).digest()
+        assert (
+            requests.put(url, data=b"", headers={**headers, "If-None-Match": "*"}, timeout=10).status_code
+            == 409
+        )
+
+
 def test_what_nginx_refuses_is_a_problem(front: str) -> None:
     """A body over the limit is a 413 as the server would tell it, not a page of HTML."""
     with contextlib.suppress(requests.ConnectionError):  # nginx may hang up while we are still sending
@@ -125,11 +102,12 @@ def test_what_nginx_refuses_is_a_problem(front: str) -> None:
 
 
 def test_a_server_that_is_down_is_a_problem(nginx: str) -> None:
+    """Nothing was sent to it, so it is safe to try again, and the answer says so."""
     with proxy(nginx, free_port()) as url:
         answer = requests.get(f"{url}/healthz", timeout=10)
-    assert answer.status_code == 502
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
     assert answer.headers["Content-Type"] == "application/problem+json"
-    assert answer.json()["retryable"] is False
+    assert (answer.json()["code"], answer.json()["retryable"]) == ("server_unavailable", True)
 
 
 def test_the_server_still_checks_the_host(front: str) -> None:
@@ -142,7 +120,11 @@ def test_the_proxy_is_not_stricter_than_the_server() -> None:
     """Its limits leave room for the largest body and the longest command that the server accepts."""
     config, text = load({}), CONF.read_text()
     assert number(text, "client_max_body_size", "m") << 20 >= config.body_limit
+    assert number(text, "client_max_body_size", "g") << 30 >= config.upload_limit
     assert number(text, "proxy_read_timeout", "s") >= 2 * config.timeout_max + 30
+    assert number(text, "limit_conn sandbox_connections", "") > config.streams_max
+    rate = re.search(r"rate=(\d+)r/s;", text)
+    assert rate is not None and config.rate_execute == f"{rate[1]}/second"
     gunicorn = (ROOT / "deploy" / "gunicorn.conf.py").read_text()
     keepalive = re.search(r"^keepalive = (\d+)$", gunicorn, re.M)
     assert keepalive is not None

@@ -24,6 +24,7 @@ from stack import Stack, running
 from websocket import ABNF
 
 from tests.e2e import test_nginx
+from tests.e2e.front import running as nginx_running
 from tests.e2e.installation import free_port
 
 nginx = test_nginx.nginx
@@ -72,17 +73,14 @@ def proxy(nginx: str, stack: Stack) -> Iterator[str]:
         place, port = Path(name), free_port()
         place.chmod(0o755)
         (place / "page.html").write_text(PAGE)
-        path = test_nginx.configuration(place, port, stack.port)
-        text = path.read_text().replace("http {", "http { gzip on; gzip_types *; gzip_min_length 1;", 1)
-        page = f"location = /page.html {{ root {place}; types {{ text/html html; }} }}\n    location / {{"
-        path.write_text(text.replace("location / {", page, 1))
-        process = subprocess.Popen([nginx, "-p", name, "-e", str(place / "error.log"), "-c", str(path)])
-        try:
-            test_nginx.wait_for(port)
+        compressing = "gzip on; gzip_types *; gzip_min_length 1;"
+        path = test_nginx.configuration(place, port, stack.port, compressing)
+        page = f"location = /page.html {{ root {place}; types {{ text/html html; }} }}\n"
+        text, ours = path.read_text(), "    location / {\n        proxy_pass"
+        assert text.count(ours) == 1
+        path.write_text(text.replace(ours, page + ours))
+        with nginx_running(nginx, place, path, port):
             yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
 
 
 class Through:

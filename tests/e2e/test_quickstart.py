@@ -116,6 +116,14 @@ def test_a_key_that_the_server_does_not_know_is_replaced(installed: Place) -> No
     assert "hello" in bash(printed(text, "Try it with curl:", "or with Python:"), installed.env)
 
 
+def test_sandboxctl_is_there_and_knows_the_installation(installed: Place) -> None:
+    """From anywhere, with the settings of the server."""
+    program = Path(installed.env["QUICKSTART_VENV"], "bin", "sandboxctl")
+    answer = run([str(program), "tenant", "show", "default", "--json"], installed.env)
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["usage"]["keys"] >= 1
+
+
 PYTHON_IN = "from sandbox_client import SandboxClient; "
 
 
@@ -164,7 +172,9 @@ def test_uninstall_leaves_nothing(installed: Place) -> None:
     """No container, image tag, process, directory or credentials; a second one has nothing to do."""
     assert installed.run().code == 0
     client(installed, "print(SandboxClient().session_id)")
-    containers = docker("ps", "-aq", "--no-trunc", "--filter", f"ancestor={installed.image}").split()
+    instance = (installed.state / "instance").read_text().split()[0]
+    ours = f"label=sandbox-server.instance={instance}"  # others may run from the same image
+    containers = docker("ps", "-aq", "--no-trunc", "--filter", ours).split()
     pids = installed.pids()
     assert containers
     answer = installed.run("uninstall")

@@ -138,6 +138,7 @@ def open_streams(stack: Stack, followers: Followers) -> None:
     followers.start()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_two_hundred_streams_leave_others_within_three_times_their_idle_time(
     soaked: Stack, followers: Followers
@@ -158,4 +159,5 @@ def test_two_hundred_streams_leave_others_within_three_times_their_idle_time(
     assert [follower.wrong for follower in followers.all if follower.wrong] == []
     assert min(follower.lines for follower in followers.all) >= SECONDS / 2
     assert statistics.median(busy) <= 3 * idle, report
-    assert all(after[name] <= 1.1 * before[name] + 4096 for name in before), report
+    # A leak grows with every line; what the allocator takes at once, and keeps, is a few megabytes.
+    assert all(after[name] <= 1.1 * before[name] + 16384 for name in before), report

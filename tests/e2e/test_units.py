@@ -1,6 +1,7 @@
 """deploy/*.service: their commands, users, capabilities and environment file, run as systemd would run them.
 
-systemd itself is not needed. Its sandboxing of the two (ProtectSystem and the like) is not covered here.
+systemd itself need not run; its filters of system calls are loaded as it would load them. What it does with
+mounts (ProtectSystem and the like) is not covered here.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 import pwd
+import re
 import shlex
 import socket
 import subprocess
@@ -19,16 +21,22 @@ import requests
 from stack import Stack, interpreter
 
 from server.config import load
+from server.ctl.example import text
+from tests.e2e.filtered import launcher, policy
 from tests.e2e.installation import ROOT
 
 pytestmark = pytest.mark.timeout(180)
 NOBODY = pwd.getpwnam("nobody")
 
 
+def path_of(name: str) -> Path:
+    return ROOT / "deploy" / f"sandbox-{name}.service"
+
+
 def unit(name: str) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign] # systemd's names have capitals
-    parser.read(ROOT / "deploy" / f"sandbox-{name}.service")
+    parser.read(path_of(name))
     return dict(parser["Service"])
 
 
@@ -44,12 +52,18 @@ def command(service: dict[str, str], key: str) -> list[str]:
     limits = [f"--bounding-set=-all{',' + capabilities if capabilities else ''}", "--no-new-privs"]
     if "User" in service:
         limits += [f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
-    return ["setpriv", *limits, *argv] if os.geteuid() == 0 else argv
+    filtered = launcher(path_of("web" if "User" in service else "keeper"), interpreter())
+    return ["setpriv", *limits, *filtered, *argv] if os.geteuid() == 0 else argv
 
 
 def test_the_example_environment_is_valid() -> None:
     config = load(environment_file())
     assert (config.state_dir, config.web_user) == ("/var/lib/sandbox-server", "sandbox-web")
+
+
+def test_the_example_environment_has_every_setting() -> None:
+    """After a new setting: sandboxctl example >deploy/env.example"""
+    assert (ROOT / "deploy" / "env.example").read_text() == text()
 
 
 def test_the_units_agree_with_the_environment_file() -> None:
@@ -61,13 +75,56 @@ def test_the_units_agree_with_the_environment_file() -> None:
     assert keeper["WorkingDirectory"] == web["WorkingDirectory"] == "/opt/sandbox-server"
 
 
+@pytest.mark.parametrize(("name", "most"), [("web", 2.0), ("keeper", 5.5)])
+def test_systemd_knows_every_line_of_the_units_and_finds_them_tight(name: str, most: float) -> None:
+    """The keeper mounts for the engine to see: the measures of systemd that hide mounts are not for it."""
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", path_of(name)], capture_output=True, text=True, timeout=60
+    )
+    complaints = [line for line in checked.stderr.splitlines() if f"sandbox-{name}.service" in line]
+    assert [line for line in complaints if "is not executable" not in line] == []
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", path_of(name)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", told.stdout)
+    assert level is not None, told.stderr
+    assert float(level[1]) <= most
+
+
+def test_the_keepers_unit_gives_it_no_mounts_of_its_own() -> None:
+    """Or the engine would not see what it mounts for sandboxes."""
+    hiding = (
+        "Protect",
+        "Private",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "InaccessiblePaths",
+        "RootDirectory",
+        "Bind",
+    )
+    assert [key for key in unit("keeper") if key.startswith(hiding)] == ["ProtectHostname"]
+
+
+def test_the_filters_refuse_what_they_should() -> None:
+    """A web that is taken over loads no module, traces nobody, mounts nothing and stays who it is."""
+    assert policy(path_of("web"))[0] == "allow"
+    refused = {"mount", "ptrace", "init_module", "bpf", "setuid", "chroot", "reboot"}
+    assert not refused & policy(path_of("web"))[1]
+    assert {"init_module", "reboot", "ptrace", "swapon", "iopl"} <= policy(path_of("keeper"))[1]
+    assert not {"mount", "umount2", "unshare", "setns"} & policy(path_of("keeper"))[1]
+
+
 def test_a_server_started_as_the_units_say_works_and_survives_restarts(installed: Path) -> None:
-    """Keeper with four capabilities, web without any, each told to stop and started again meanwhile."""
+    """Keeper with a few capabilities, web without any, each told to stop and started again meanwhile."""
     stack = new_stack(installed)
     try:
         start(stack)
         with stack.client() as sandbox:
             sandbox.execute("x=kept; mkdir -m 0 locked")
+            sandbox.files.write("/workspace/up", b"x" * (5 << 20))
+            assert len(sandbox.files.read("/workspace/up")) == 5 << 20
+            before = sandbox.snapshot()
+            sandbox.restore(before)
+            sandbox.execute("x=kept")
             for name in ("web", "keeper"):
                 stack.kill(name, 15)
             start(stack)

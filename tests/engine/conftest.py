@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from plain import Open, Session, open_in
+from plain import Open, Session, open_in, opening
 from stack import Stack
 
 
 @pytest.fixture
 def opened(stack: Stack) -> Iterator[Open]:
-    """Opens sessions, and closes them after the test."""
-    made: list[Session] = []
-
-    def open_one(**wish: Any) -> Session:
-        made.append(open_in(stack, **wish))
-        return made[-1]
-
-    yield open_one
-    for session in made:
-        session.close()
+    with opening(stack) as open_one:
+        yield open_one
 
 
 @pytest.fixture(scope="module")

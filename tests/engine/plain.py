@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,20 @@ class Session:
 
 
 Open = Callable[..., Session]
+
+
+@contextlib.contextmanager
+def opening(stack: Stack) -> Iterator[Open]:
+    """Opens sessions, and closes them at the end."""
+    made: list[Session] = []
+
+    def open_one(**wish: Any) -> Session:
+        made.append(open_in(stack, **wish))
+        return made[-1]
+
+    yield open_one
+    for session in made:
+        session.close()
 
 
 def open_in(stack: Stack, **wish: Any) -> Session:

@@ -212,6 +212,47 @@ def test_ls_and_ps_and_kill(cli: Run, sandbox: SandboxClient) -> None:
     assert json.loads(cli("ps", sandbox.session_id, "--json").stdout)[0]["status"] == "ended"
 
 
+def test_files_are_copied_both_ways(
+    environment: dict[str, str], cli: Run, sandbox: SandboxClient, tmp_path: Path
+) -> None:
+    here, there = {"cwd": str(tmp_path)}, sandbox.session_id
+    (tmp_path / "project" / "src").mkdir(parents=True)
+    (tmp_path / "project" / "src" / "a.txt").write_bytes(os.urandom(5 << 20))
+    shown, code = pexpect.run(
+        f"{' '.join(PROGRAM)} cp project {there}:", env=environment, withexitstatus=True, timeout=30, **here
+    )
+    assert code == 0 and re.search(rb"project  \[#+-*\] +\d+%  [\d.]+M/5M  [\d.]+M/s", shown)
+    assert cli("cp", f"{there}:project/src/a.txt", "b.txt", **here).returncode == 0
+    assert cli("cp", "b.txt", f"{there}:", **here).returncode == 0 and sandbox.files.exists("b.txt")
+    assert cli("files", "rm", f"{there}:b.txt").returncode == 0
+    assert (tmp_path / "b.txt").read_bytes() == (tmp_path / "project" / "src" / "a.txt").read_bytes()
+    assert cli("cp", "-", f"{there}:in", stdin=None, input=b"piped").stdout == b""
+    assert cli("cp", f"{there}:in", "-").stdout == cli("files", "cat", f"{there}:in").stdout == b"piped"
+    assert cli("cp", f"{there}:project", "back", **here).stderr == b""
+    assert (tmp_path / "back" / "src" / "a.txt").stat().st_size == 5 << 20
+    assert cli("files", "rm", "-r", f"{there}:project").returncode == 0
+    assert [one["name"] for one in json.loads(cli("files", "ls", "--json", f"{there}:").stdout)] == ["in"]
+    missing = cli("cp", f"{there}:nothing", "x", **here)
+    assert (missing.returncode, missing.stderr.count(b"\n")) == (1, 1)
+
+
+def test_snapshots_forks_and_undo(cli: Run, stack: Stack, sandbox: SandboxClient) -> None:
+    there = sandbox.session_id
+    sandbox.files.write("state", "1")
+    taken = cli("snapshot", there, "--name", "good").stdout.decode().strip()
+    assert [one["name"] for one in json.loads(cli("snapshots", there, "--json").stdout)] == ["good"]
+    sandbox.files.write("state", "2")
+    [copy] = cli("fork", there).stdout.decode().split()
+    assert cli("restore", there, taken).returncode == 0 and sandbox.files.read("state") == b"1"
+    assert cli("files", "cat", f"{copy}:state").stdout == b"2" and cli("kill", copy).returncode == 0
+    assert cli("run", "--snapshot", taken, "--workspace", "cli-kept", "cat state").stdout == b"1"
+    assert b"cli-kept" in cli("workspaces").stdout
+    assert cli("workspaces", "--delete", "cli-kept").returncode == 0
+    assert cli("undo", there).returncode == 1, "without checkpoints there is nothing to go back to"
+    assert cli("snapshots", "--delete", taken).returncode == 0
+    assert taken not in cli("snapshots", "-q").stdout.decode()
+
+
 def test_a_shell_works_as_at_a_terminal(stack: Stack, sat_down: Callable[..., Terminal]) -> None:
     before = sessions(stack)
     terminal = sat_down()

@@ -186,7 +186,7 @@ def test_too_many_commands_at_once_are_told(stack: Stack, sandbox: SandboxClient
     time.sleep(0.5)
     with pytest.raises(TooManyExecutions) as caught:
         client.execute("true", shell=None)
-    assert caught.value.limit == 16
+    assert (caught.value.limit, caught.value.allowed) == ("executions", 16)
     for thread in threads:
         thread.join(10)
     assert client.execute("echo again").output == "again\n"

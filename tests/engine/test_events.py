@@ -594,7 +594,7 @@ def test_readers_beyond_the_limit_are_refused_and_nothing_is_started_for_them(sm
             readers.enter_context(following(session, quiet)).until("start")
         answer = session.stack.call("GET", path_of(session, quiet, "events"), timeout=5)
         body = problem(answer, 429, "too_many_streams")
-        assert (body["limit"], body["scope"], body["retryable"]) == (STREAMS_MAX, "tenant", True)
+        assert (body["allowed"], body["scope"], body["retryable"]) == (STREAMS_MAX, "tenant", True)
         known = len(session.stack.call("GET", path_of(session)).json()["executions"])
         wish = {"command": "touch never", "stream": True}
         problem(session.stack.call("POST", path_of(session), json=wish), 429, "too_many_streams")

@@ -719,7 +719,7 @@ def test_a_session_at_its_limit_says_which_and_recovers(opened: Open) -> None:
     ids = [background(session, "sleep 60") for _ in range(16)]
     answer = started(session, "true", background=True)
     body = problem(answer, 429, "too_many_executions")
-    assert (body["limit"], body["scope"], body["retryable"]) == (16, "session", True)
+    assert (body["allowed"], body["scope"], body["retryable"]) == (16, "session", True)
     assert "Retry-After" in answer.headers
     problem(started(session, "true", stream=True), 429, "too_many_executions")
     delete(session, ids[0])
@@ -779,7 +779,7 @@ def test_a_tenant_at_its_limit_says_which_across_sessions_and_workers(opened_sma
         other.execute("true", wait=1),
     ):
         body = problem(answer, 429, "too_many_executions")
-        assert (body["limit"], body["scope"], body["retryable"]) == (4, "tenant", True)
+        assert (body["allowed"], body["scope"], body["retryable"]) == (4, "tenant", True)
     delete(other, "waited")
     waiting.join(20)
     delete(one, ids[0])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import requests
 from expect import ended, problem
 from plain import Open, Session
-from stack import Stack
+from stack import Stack, running
 
 
 def new_key() -> dict[str, str]:
@@ -115,3 +119,72 @@ def test_a_refused_command_may_be_repeated_under_its_key(session: Session) -> No
     session.output("mkdir later")
     assert session.execute("pwd", **fields).json()["output"] == "/workspace/later\n"
     session.output("rmdir later")
+
+
+def test_a_create_that_was_given_the_users_session_gives_it_again(stack: Stack) -> None:
+    first = create(stack, {}, user_id="standing").json()["session_id"]
+    key = new_key()
+    for _ in range(2):
+        again = create(stack, key, user_id="standing").json()
+        assert (again["session_id"], again["status"]) == (first, "existing")
+    problem(create(stack, key, user_id="another"), 409, "idempotency_conflict")
+    stack.call("DELETE", f"/v1/sessions/{first}")
+    ended(create(stack, key, user_id="standing"), "closed")
+    fresh = create(stack, new_key(), user_id="standing").json()
+    assert fresh["session_id"] != first
+    stack.call("DELETE", f"/v1/sessions/{fresh['session_id']}")
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Stack]:
+    """A server with room for one session, whose processes may be killed."""
+    with running(SANDBOX_SESSIONS_MAX="1") as server:
+        yield server
+
+
+def test_a_create_that_was_refused_for_a_limit_succeeds_later_under_its_key(small: Stack) -> None:
+    first = create(small, new_key()).json()["session_id"]
+    key = new_key()
+    assert create(small, key).status_code == 429
+    small.call("DELETE", f"/v1/sessions/{first}")
+    answer = create(small, key)
+    assert answer.status_code == 200, answer.text
+    assert create(small, key).json()["session_id"] == answer.json()["session_id"]
+    small.close_sessions()
+
+
+def test_a_create_that_failed_for_want_of_a_keeper_succeeds_later_under_its_key(small: Stack) -> None:
+    small.kill("keeper")
+    key = new_key()
+    problem(create(small, key), 503, "keeper_unavailable")
+    small.start_keeper()
+    small.wait_ready()
+    assert create(small, key).json()["status"] == "created"
+    small.close_sessions()
+
+
+@pytest.mark.parametrize("killed", ["web", "keeper"])
+def test_a_create_cut_off_by_a_kill_gives_one_session_under_its_key(small: Stack, killed: str) -> None:
+    """Whatever had become of the first: the second gets a session, and there is one."""
+    key = new_key()
+    answers: list[requests.Response] = []
+
+    def ask() -> None:
+        with contextlib.suppress(requests.RequestException):
+            answers.append(create(small, key))
+
+    first = threading.Thread(target=ask)
+    first.start()
+    time.sleep(0.15)
+    small.kill(killed)
+    first.join(90)
+    small.start_web() if killed == "web" else small.start_keeper()
+    small.wait_ready()
+    deadline = time.monotonic() + 90
+    while (answer := create(small, key)).status_code != 200:
+        assert answer.json()["retryable"], answer.text
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.5)
+    assert create(small, key).json()["session_id"] == answer.json()["session_id"]
+    assert len(small.call("GET", "/v1/sessions").json()["sessions"]) == 1
+    small.close_sessions()

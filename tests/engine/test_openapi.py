@@ -41,7 +41,7 @@ def test_every_route_is_described(stack: Stack) -> None:
     installation.prepare(config)
     described = document(stack.url)["paths"]
     for rule in build(config).url_map.iter_rules():
-        path = re.sub("<([^>]*)>", r"{\1}", rule.rule)
+        path = re.sub(r"<(?:path:)?([^>]*)>", r"{\1}", rule.rule)
         methods = {method.lower() for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}}
         assert path in _NOT_DESCRIBED or methods <= set(described[path]), path
 

@@ -362,7 +362,7 @@ def test_more_viewers_than_streams_are_refused(small_session: Session, watch_sma
     for number in range(4):
         watch_small(f"name=n{number % 2}")
     told = problem(knock(small_session), 429, "too_many_streams")
-    assert (told["limit"], told["scope"]) == (4, "tenant")
+    assert (told["limit"], told["allowed"], told["scope"]) == ("streams", 4, "tenant")
 
 
 # What a person sees and types

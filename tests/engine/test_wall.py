@@ -46,6 +46,8 @@ def test_only_four_places_can_be_written(sandbox: SandboxClient) -> None:
 def test_temporary_places_are_small(sandbox: SandboxClient) -> None:
     sizes = sandbox.execute("df --output=size -B1M /tmp /dev/shm /run/shells | tail -n 3").stdout.split()
     assert sizes == ["64", "16", "32"]
+    inodes = sandbox.execute("df --output=itotal /tmp /dev/shm /run/shells | tail -n 3").stdout.split()
+    assert inodes == ["16384", "4096", "16384"]
     full = sandbox.execute("head -c 100M /dev/zero >/tmp/full")
     assert (full.exit_code, "No space left" in full.stderr) == (1, True)
 
@@ -75,9 +77,9 @@ def test_a_fork_bomb_cannot_take_the_guest_down(sandbox: SandboxClient) -> None:
 
 
 def test_a_file_has_a_largest_size(sandbox: SandboxClient) -> None:
-    """SANDBOX_DISK, here the default of 1 GiB: a file may not grow beyond it, not even a sparse one."""
-    assert sandbox.execute("truncate -s 1G fits && rm fits").exit_code == 0
-    assert sandbox.execute("truncate -s 1025M grows").exit_code != 0
+    """SANDBOX_DISK_MAX, here the default of 10 GiB: a file may not grow beyond it, not even a sparse one."""
+    assert sandbox.execute("truncate -s 10G fits && rm fits").exit_code == 0
+    assert sandbox.execute("truncate -s 10241M grows").exit_code != 0
 
 
 def test_a_flush_of_everything_is_not_done(sandbox: SandboxClient) -> None:
@@ -98,6 +100,6 @@ def test_the_environment_of_a_session_is_known_to_it_alone(stack: Stack) -> None
     with stack.client(env={"TOKEN": "s3cr3t-of-mine"}) as sandbox:
         assert sandbox.execute("echo $TOKEN").stdout == "s3cr3t-of-mine\n"
         inspected = docker("inspect", stack.container_of(sandbox.session_id))
-    kept = [path.read_bytes() for path in (stack.dir / "state" / "store").iterdir()]
+    kept = [path.read_bytes() for path in (stack.dir / "state" / "store").rglob("*") if path.is_file()]
     kept += [inspected.encode(), stack.log("web").encode(), stack.log("keeper").encode()]
     assert not any(b"s3cr3t-of-mine" in one for one in kept)

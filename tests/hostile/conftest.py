@@ -31,7 +31,10 @@ def stack() -> Iterator[Stack]:
         "SANDBOX_PROCESSES": "64",
         "SANDBOX_CPUS": "1",
         "SANDBOX_DISK": "100m",
+        "SANDBOX_TENANT_DISK": "1g",
         "SANDBOX_TIMEOUT": "5",
+        "SANDBOX_UPLOADS": "64m",
+        "SANDBOX_UPLOAD_LIMIT": "32m",
         "SANDBOX_FAILURE_LIMIT": "100000/minute",  # test_hostile_keys.py has a server of its own for this
     }
     with running(**settings) as server:

@@ -6,8 +6,10 @@ The numbers I1 to I7 are those of the attack catalogue.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,9 +47,12 @@ class Tenant:
         self.opened.append(session.id)
         return session
 
+    def close(self, session: str) -> requests.Response:
+        return self.call("DELETE", f"/v1/sessions/{session}")
+
     def close_all(self) -> None:
         while self.opened:
-            self.call("DELETE", f"/v1/sessions/{self.opened.pop()}")
+            self.close(self.opened.pop())
 
 
 @dataclass
@@ -80,12 +85,26 @@ class Session:
         assert self.run("echo usable", timeout=5)["stdout"] == "usable\n"
         assert self.beside("echo usable", timeout=5)["stdout"] == "usable\n"
 
+    def get(self) -> requests.Response:
+        return self.tenant.call("GET", f"/v1/sessions/{self.id}")
+
+    def post(self, what: str) -> requests.Response:
+        return self.tenant.call("POST", f"/v1/sessions/{self.id}/{what}")
+
     def close(self) -> requests.Response:
-        return self.tenant.call("DELETE", f"/v1/sessions/{self.id}")
+        return self.tenant.close(self.id)
 
     @property
     def container(self) -> str:
         return self.tenant.stack.container_of(self.id)
+
+    @functools.cached_property
+    def volume(self) -> Path:
+        """Where its files are on the host, as an operator would find them."""
+        state = self.tenant.stack.dir / "state"
+        with contextlib.closing(sqlite3.connect(state / "store" / "store.db")) as store:
+            row = store.execute("SELECT volume FROM sessions WHERE id = ?", (self.id,)).fetchone()
+        return Path(state / "volumes" / row[0])
 
     @property
     def directory(self) -> Path:
@@ -199,5 +218,6 @@ def nothing_left(session: Session, container: str, directory: Path) -> None:
         assert found.split() == []
         assert not directory.exists()
         assert container.removeprefix("sandbox-") not in Path("/proc/self/mountinfo").read_text()
+        assert not session.volume.exists()
 
     eventually(check, SETTLE_SECONDS)

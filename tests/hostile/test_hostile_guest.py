@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invariants import Neighbour, Session, is_problem
+from invariants import Neighbour, Session, Tenant, is_problem
 
 from server.guest import protocol
 
@@ -57,6 +57,18 @@ found["replace the guest's code"] = attempt(lambda: open("/opt/sandbox/guest/mai
 found["pidfd"] = attempt(lambda: signal.pidfd_send_signal(os.pidfd_open(1), 9))
 print(json.dumps(found))
 """
+
+
+@pytest.fixture
+def session(attacker: Tenant) -> Session:
+    """To whose guest nobody is connected: opening connects to it, going back to a snapshot does not."""
+    session = attacker.open()
+    at = f"/v1/sessions/{session.id}"
+    taken = attacker.call("POST", f"{at}/snapshots", json={}).json()["snapshot_id"]
+    restored = attacker.call("POST", f"{at}/restore", json={"snapshot_id": taken})
+    assert restored.status_code == 200, restored.text
+    attacker.call("DELETE", f"{at}/snapshots/{taken}")
+    return session
 
 
 def test_a40_to_a43_the_guest_cannot_be_touched(session: Session) -> None:

@@ -101,6 +101,14 @@ def test_a91_what_is_not_http_is_refused_and_the_connection_closed(stack: Stack,
     tells_no_secret(answer.decode("latin-1"))
 
 
+def test_a91_no_header_says_which_path_is_meant_and_none_stands_for_the_host(stack: Stack) -> None:
+    key = f"Authorization: Bearer {stack.key}\r\nConnection: close\r\n".encode()
+    moved = raw(stack, b"GET /x/v1/sessions HTTP/1.1\r\nSCRIPT_NAME: /x\r\n" + HOST + key + b"\r\n")
+    assert moved.startswith(b"HTTP/1.1 404 ")
+    nameless = raw(stack, b"GET /v1/sessions HTTP/1.1\r\n" + key + b"\r\n")
+    assert nameless.startswith(b"HTTP/1.1 400 ") and b"malformed_http" in nameless
+
+
 def test_a91_an_unknown_method_is_a_problem(attacker: Tenant) -> None:
     for method in ("BREW", "TRACE", "PATCH", "CONNECT"):
         assert 400 <= attacker.call(method, "/v1/sessions").status_code < 500
@@ -108,7 +116,7 @@ def test_a91_an_unknown_method_is_a_problem(attacker: Tenant) -> None:
 
 TREACHEROUS_JSON = {
     "deep": b"[" * 1_000_000,
-    "deep in a field": b'{"metadata":' * 100_000,
+    "deep in a field": b'{"metadata":' * 80_000,
     "a long number": b'{"timeout":' + b"1" * 1_000_000 + b"}",
     "NaN": b'{"timeout":NaN}',
     "Infinity": b'{"timeout":-Infinity}',
@@ -179,6 +187,9 @@ KEYS: dict[str, dict[str, Any]] = {
     "not ASCII": {"X-API-Key": "\xe9{key}"},
     "commas": {"Authorization": "Bearer {key},Bearer {key}"},
     "unknown": {"X-API-Key": "e2b_" + "0" * 80},
+    "a no-break space": {"X-API-Key": "{key}\xa0"},
+    "a tail after a space": {"Authorization": "Bearer {key} x"},
+    "a quoted key": {"X-API-Key": '"{key}"'},
     "full-width": {"X-API-Key": "e2b_" + "\xb2" * 80},
 }
 
@@ -191,6 +202,13 @@ def test_a94_every_wrong_key_gets_one_answer(stack: Stack, headers: dict[str, st
     problem = is_problem(answer, "unauthorized")
     without = is_problem(requests.get(stack.url + "/v1/sessions", timeout=10), "unauthorized")
     assert {**problem, "request_id": ""} == {**without, "request_id": ""}
+
+
+def test_a94_space_around_a_header_is_not_part_of_it(stack: Stack) -> None:
+    """As HTTP has it (RFC 9110, 5.5); a key with a space in it is none."""
+    for key, status in ((stack.key, b"200"), (stack.key[:50] + " " + stack.key[50:], b"401")):
+        sent = b"GET /v1/sessions HTTP/1.1\r\n" + HOST + b"X-API-Key:  " + key.encode() + b" \t \r\n\r\n"
+        assert raw(stack, sent).split()[1] == status
 
 
 def test_a94_a_key_in_the_address_is_none(stack: Stack) -> None:

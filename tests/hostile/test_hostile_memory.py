@@ -46,6 +46,15 @@ def test_a11_a_filesystem_in_memory_is_full_at_its_size(session: Session, place:
     session.is_usable()
 
 
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_empty_files_in_memory_come_to_an_end_before_the_memory_does(session: Session, place: str) -> None:
+    """Nobody could be killed to free what names take."""
+    result = session.run(f"cd {place} && seq 20000 | xargs touch; ls | wc -l; rm -rf {place}/*", timeout=30)
+    assert "No space left" in result["stderr"] and not result["oom_killed"]
+    assert 1000 < int(result["stdout"]) < 17000
+    session.is_usable()
+
+
 def test_a12_many_small_hogs_end_the_session_with_its_cause_or_not_at_all(
     session: Session, neighbour: Neighbour
 ) -> None:

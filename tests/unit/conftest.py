@@ -43,3 +43,4 @@ def web(config: Config) -> Iterator[Web]:
     yield Web(app.test_client(), new_key(store, "default", "test", 0), store)
     store.close()
     app.extensions["sandbox"].sessions._store.close()
+    app.extensions["sandbox"].journal.ledger.close()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expect import eventually
 
 from server import errors
 from server.guest import protocol
 from server.guest_answers import Answer
 from server.guest_client import Command, GuestClient, GuestSilent, Sandbox
+from server.spool import Spool
 
 SECRET = b"secret"
 EMPTY = {"stdout": [0, 0, 0], "stderr": [0, 0, 0]}
@@ -27,6 +29,7 @@ GOOD = {
     "timed_out": False,
     "cancelled": False,
     "oom_killed": False,
+    "disk_full": False,
     "restarted": False,
     "cwd": "/",
     "seconds": 0.1,
@@ -35,7 +38,10 @@ GOOD = {
     "sizes": EMPTY,
     "value": None,
     "error": None,
+    "artifacts": [],
+    "artifacts_truncated": False,
 }
+ARTIFACT = {"path": "artifacts/x", "size": 1, "sha256": None}
 Say = Callable[[socket.socket], None]
 
 
@@ -47,6 +53,7 @@ class BadGuest:
         self.hello: dict[str, Any] = {}
         self.answers: list[tuple[Any, bytes] | Say] = []
         self.asked = 0
+        self.hangs_up = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -78,6 +85,8 @@ class BadGuest:
                         answer(connection)
                         return
                     protocol.send(connection, *answer)
+                    if self.hangs_up:
+                        return
             except (OSError, EOFError, protocol.FrameError):
                 return
 
@@ -122,7 +131,9 @@ def test_a_guest_that_cannot_prove_itself_gets_no_command(
     assert bad.asked == 0
 
 
-@pytest.mark.parametrize("version", [0, 2, 4, None, "3"])
+@pytest.mark.parametrize(
+    "version", [0, protocol.VERSION - 1, protocol.VERSION + 1, None, str(protocol.VERSION)]
+)
 def test_a_guest_of_another_version_is_a_clear_error(
     client: GuestClient, bad: BadGuest, version: object
 ) -> None:
@@ -153,8 +164,24 @@ def test_a_guest_of_another_version_is_a_clear_error(
         {"error": "text"},
         {"error": {"name": "x"}},
         {"error": {"name": 1, "message": 2, "traceback": 3}},
+        {"artifacts": None},
+        {"artifacts": {"path": "artifacts/x"}},
+        {"artifacts": ["artifacts/x"]},
+        {"artifacts": [{**ARTIFACT, "path": "/etc/passwd"}]},
+        {"artifacts": [{**ARTIFACT, "path": "artifacts"}]},
+        {"artifacts": [{**ARTIFACT, "path": "artifacts/../../x"}]},
+        {"artifacts": [{**ARTIFACT, "path": "artifacts//x"}]},
+        {"artifacts": [{**ARTIFACT, "path": "artifacts/\0"}]},
+        {"artifacts": [{**ARTIFACT, "path": "artifacts/\u2603"}]},
+        {"artifacts": [{**ARTIFACT, "path": "artifacts/" + "x" * 5000}]},
+        {"artifacts": [{**ARTIFACT, "path": 7}]},
+        {"artifacts": [{**ARTIFACT, "size": -1}]},
+        {"artifacts": [{**ARTIFACT, "size": 1 << 70}]},
+        {"artifacts": [{**ARTIFACT, "sha256": "<script>"}]},
+        {"artifacts": [ARTIFACT] * 101},
+        {"artifacts": [{}]},
     ],
-    ids=str,
+    ids=lambda change: str(change)[:80],
 )
 def test_an_answer_that_makes_no_sense_is_told_as_such(
     client: GuestClient, bad: BadGuest, change: dict[str, Any]
@@ -221,6 +248,44 @@ def test_a_kept_connection_that_died_is_replaced_without_the_caller_knowing(
     assert run(client, bad).exit_code == 0
     assert run(client, bad).exit_code == 0
     assert bad.asked == 3
+
+
+LARGE = b"x" * (2 << 20)
+
+
+def test_a_large_stdin_is_off_the_disk_once_it_is_sent(client: GuestClient, bad: BadGuest) -> None:
+    """Commands take their time: hundreds of them would fill the disk."""
+    spool = Spool()
+
+    def slow(connection: socket.socket) -> None:
+        eventually(lambda: spool.waiting("a") == 0, 5)
+        protocol.send(connection, GOOD)
+
+    bad.answers = [slow]
+    stdin = spool.hold("a", LARGE)
+    assert spool.waiting("a") == len(LARGE)
+    assert client.run(bad.sandbox, "id", "", Command("cat", 5, stdin=stdin)).exit_code == 0
+
+
+def test_a_large_stdin_is_sent_again_when_a_kept_connection_was_dead(
+    client: GuestClient, bad: BadGuest
+) -> None:
+    bad.answers, bad.hangs_up = [(GOOD, b""), (GOOD, b"")], True
+    assert run(client, bad).exit_code == 0
+    stdin = Spool().hold("a", LARGE)
+    assert client.run(bad.sandbox, "id", "", Command("cat", 1, stdin=stdin)).exit_code == 0
+
+
+def test_guests_that_take_no_stdin_cannot_fill_the_disk() -> None:
+    """What a tenant may have waiting has an end, and others have theirs."""
+    spool = Spool(3 * len(LARGE))
+    held = [spool.hold("a", LARGE) for _ in range(3)]
+    with pytest.raises(errors.ServerBusy):
+        spool.hold("a", LARGE)
+    assert spool.hold("a", b"small") == b"small"
+    spool.hold("b", LARGE)
+    held.pop()
+    spool.hold("a", LARGE)
 
 
 def test_a_socket_replaced_by_a_link_is_not_followed(

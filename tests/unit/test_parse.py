@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from expect import problem, refused
 from web_in_process import Web
 
 from server import errors
+from server.api.describe import BODIES
 from server.config import Config
+from server.keys import Keys
 
 ID = "f" * 32
 
@@ -221,8 +225,57 @@ def test_no_body_at_all_means_no_fields(web: Web) -> None:
 
 
 def test_a_body_over_the_limit_is_refused(web: Web, config: Config) -> None:
-    web.http.application.config["MAX_CONTENT_LENGTH"] = 1000
-    problem(web.post("/execute", {"session_id": ID, "command": "x" * 2000}), 413, "body_too_large")
+    body = {"session_id": ID, "command": "true", "stdin": "x" * config.body_limit}
+    assert str(config.body_limit) in problem(web.post("/execute", body), 413, "body_too_large")["detail"]
+
+
+LARGE_BODIES = {
+    "executions.execute",
+    "executions.execute_in",
+    "executions.start",
+    "executions.send_input",
+    "run.run",
+    "files.edit",
+}
+
+
+@pytest.mark.parametrize("endpoint", sorted(BODIES))
+def test_most_bodies_are_small(web: Web, endpoint: str) -> None:
+    """What is larger is read by few at a time, and only where large things are sent."""
+    operator = endpoint.startswith("admin")
+    key = Keys(web.store, lambda: 0.0).create("", "operator")[1] if operator else web.key
+    rule = next(rule for rule in web.http.application.url_map.iter_rules() if rule.endpoint == endpoint)
+    path = re.sub("<[^>]*>", ID, rule.rule)
+    method = next(iter((rule.methods or set()) - {"OPTIONS", "HEAD"}))
+    headers = {"X-API-Key": key, "Content-Type": "application/json"}
+    raw = b'{"not_there": "' + b"x" * (1 << 20) + b'"}'
+    answer = web.http.open(path, method=method, data=raw, headers=headers)
+    if endpoint in LARGE_BODIES:
+        problem(answer, 400, "invalid_request")
+    else:
+        assert "1048576" in problem(answer, 413, "body_too_large")["detail"]
+
+
+HOSTILE_TEXTS = {
+    "quotes behind backslashes": b'\\"',
+    "backslashes": b"\\",
+    "quotes": b'"',
+    "brackets": b"[",
+    "strings": b'"",',
+    "an endless string": b'x\\"',
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
+def test_a_large_hostile_text_is_refused_as_quickly_as_a_harmless_one_is_read(web: Web, text: bytes) -> None:
+    """Reading is not interrupted by other requests."""
+    size = 5 << 20
+    began = time.process_time()
+    problem(web.post("/execute", data=b'{"command": "' + b"x" * size + b'"}'), 400, "invalid_request")
+    usual = time.process_time() - began
+    began = time.process_time()
+    refused(web.post("/execute", data=b'{"command": "' + text * (size // len(text))), "body")
+    assert time.process_time() - began < 0.5 + 5 * usual
 
 
 def test_a_compressed_body_is_not_unpacked(web: Web) -> None:
@@ -281,11 +334,14 @@ def test_a_key_in_the_query_opens_nothing(web: Web) -> None:
 
 
 def test_many_wrong_keys_from_one_address_are_slowed_down(web: Web) -> None:
-    answers = [web.http.get("/v1/sessions", headers={"X-API-Key": "x"}) for _ in range(61)]
-    assert {answer.status_code for answer in answers[:60]} == {401}
-    body = problem(answers[60], 429, "rate_limited")
-    assert body["limit"] == "60/minute"
-    assert "Retry-After" in answers[60].headers
+    """Windows begin with the minute: one may end among these."""
+    answers = [web.http.get("/v1/sessions", headers={"X-API-Key": "x"}) for _ in range(125)]
+    assert {answer.status_code for answer in answers[:60]} <= {401, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    body = problem(refused, 429, "rate_limited")
+    assert (body["limit"], body["allowed"]) == ("rate_failures", 60)
+    assert 0 < int(refused.headers["Retry-After"]) <= 60
+    assert refused.headers["RateLimit-Remaining"] == "0"
 
 
 def test_a_foreign_host_name_is_refused(web: Web) -> None:
@@ -313,3 +369,10 @@ def test_a_strange_request_id_is_replaced(web: Web, given: str) -> None:
 
 def test_a_callers_request_id_is_kept(web: Web) -> None:
     assert web.get("/healthz", **{"X-Request-Id": "mine-1.2_3"}).headers["X-Request-Id"] == "mine-1.2_3"
+
+
+@pytest.mark.parametrize("glob", ["*x" * 33, "**/" * 17, "x" * 1025])
+def test_a_glob_of_many_stars_is_refused_before_anything_is_made_of_it(web: Web, glob: str) -> None:
+    refused(web.get(f"/v1/sessions/{ID}/files?glob={glob}"), "glob")
+    refused(web.post(f"/v1/sessions/{ID}/files/search", {"pattern": "x", "glob": glob}), "glob")
+    problem(web.get(f"/v1/sessions/{ID}/files?glob={'*x' * 32}"), 404, "session_not_found")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
+import random
 from dataclasses import replace
 
 import pytest
 
-from server.guest_answers import Answer, Stream
-from server.results import as_json
+from server.guest_answers import Answer, Artifact, Execution, Stream, Told
+from server.results import PIECE, as_json, in_pieces, told_as_json, told_in_pieces, weight
 
 NOTHING = Stream(b"", b"", 0)
 ANSWER = Answer(
@@ -17,6 +19,7 @@ ANSWER = Answer(
     timed_out=False,
     cancelled=False,
     oom_killed=False,
+    disk_full=False,
     restarted=False,
     cwd="/",
     seconds=0.0123456,
@@ -27,6 +30,8 @@ ANSWER = Answer(
     output=NOTHING,
     value=None,
     error=None,
+    artifacts=[],
+    artifacts_truncated=False,
 )
 
 
@@ -44,6 +49,7 @@ def test_everything_is_told() -> None:
         "timed_out": False,
         "cancelled": False,
         "oom_killed": False,
+        "disk_full": False,
         "truncated": False,
         "duration_ms": 12.346,
         "cpu_seconds": 0.25,
@@ -54,10 +60,30 @@ def test_everything_is_told() -> None:
         "stderr_bytes": 0,
         "value": None,
         "error": None,
+        "artifacts": [],
         "stdout": "",
         "stderr": "",
         "output": "",
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "mime", "query"),
+    [
+        (b"artifacts/plot.png", "image/png", "artifacts/plot.png"),
+        (b"artifacts/a b&c=d#e%?.tar.gz", "application/gzip", "artifacts/a%20b%26c%3Dd%23e%25%3F.tar.gz"),
+        (b"artifacts/data:text/html,x.txt", "text/plain", "artifacts/data%3Atext/html%2Cx.txt"),
+        (b"artifacts/\xff\n.md", "text/markdown", "artifacts/%FF%0A.md"),
+        ("artifacts/\u2603".encode(), "application/octet-stream", "artifacts/%E2%98%83"),
+    ],
+)
+def test_an_artifact_says_where_and_what_it_is(path: bytes, mime: str, query: str) -> None:
+    answer = replace(ANSWER, artifacts=[Artifact(path, 5, None)], artifacts_truncated=True)
+    result = as_json(answer, "s", "e")
+    told = result["artifacts"][0]
+    assert (told["mime"], told["url"]) == (mime, f"/v1/sessions/s/files/content?path={query}")
+    assert base64.b64decode(told.get("path_base64", base64.b64encode(told["path"].encode()))) == path
+    assert result["artifacts_truncated"] is True
 
 
 def test_text_that_is_whole_is_just_text() -> None:
@@ -113,3 +139,42 @@ def test_whole_characters_at_the_cut_are_kept(char: str) -> None:
 )
 def test_bytes_that_are_not_text_survive_a_cut_too(first: bytes, last: bytes) -> None:
     assert shown(Stream(first, last, 1000))["stdout_base64"] == base64.b64encode(first + last).decode()
+
+
+def _random(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+LARGE = {
+    "ascii": b'"\\x\n' * (PIECE // 2),
+    "characters of several bytes": "aé☃😀".encode() * (PIECE // 3),
+    "noise": _random(3 * PIECE + 1),
+    "never text": b"\xff" * (2 * PIECE),
+    "text with one bad byte at the end": b"x" * (2 * PIECE) + b"\xe2",
+    "text with a bad byte at the seam": b"x" * (PIECE - 1) + b"\xe2" + b"x" * PIECE,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("last", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("first", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("omitted", [0, 1000])
+def test_in_pieces_it_is_the_same_result(first: bytes, last: bytes, omitted: int) -> None:
+    stream = Stream(first, last, len(first) + len(last) + omitted)
+    answer = replace(ANSWER, stdout=stream, stderr=Stream(last, b"", len(last)), value="\u2028☃")
+    whole = as_json(answer, "s", "e")
+    assert json.loads("".join(in_pieces(answer, "s", "e"))) == whole
+    assert weight(answer) >= len(first) + 2 * len(last)
+    execution = Execution("e", "ended", "x", "bash", None, None, 0, 0.0, 1.0, 1, 2, 0.1, 3, 4, [(1, 2)])
+    told = Told(execution, answer, None, new=False)
+    assert json.loads("".join(told_in_pieces(told, answer, "s"))) == json.loads(
+        json.dumps(told_as_json(told, "s"))
+    )
+
+
+def test_no_piece_is_large() -> None:
+    """A worker writes one, and then others have their turn."""
+    noise = _random(1 << 20)
+    stream = Stream(noise, b"", len(noise))
+    sizes = [len(p) for p in in_pieces(replace(ANSWER, stdout=stream, stderr=stream), "s", "e")]
+    assert max(sizes) <= 6 * PIECE and sum(sizes) > 4 << 20

@@ -12,8 +12,14 @@ from typing import Any
 
 import pytest
 
+from server import config as configuration
+from server import keeper_client
 from server.errors import IdempotencyConflict, TooManySessions
-from server.store import Key, Session, Store, cursor_of
+from server.leak_rows import _ENDED, _STALE, LeakRows
+from server.quota_rows import QuotaRows
+from server.stale_rows import _BURY, drop_stale
+from server.store import Admit, Session, Store, cursor_of
+from server.volume_rows import MAKING_SECONDS, Snapshot, VolumeRows
 
 DRAFT = Session(
     id="",
@@ -36,8 +42,14 @@ def draft(**changes: Any) -> Session:
     return replace(DRAFT, **{"id": secrets.token_hex(16), **changes})
 
 
+def up_to(most: int) -> Admit:
+    """Lets in so many sessions of a tenant."""
+    config = configuration.load({"SANDBOX_STATE_DIR": "/nowhere", "SANDBOX_SESSIONS_MAX": str(most)})
+    return QuotaRows(config, Store(Path("/nowhere"))).admit
+
+
 def running(store: Store, **changes: Any) -> Session:
-    session, new = store.reserve(draft(**changes), 1000)
+    session, new = store.reserve(draft(**changes), up_to(1000))
     assert new
     assert store.attach(session.id, secrets.token_hex(16), "unix:/nowhere", session.created_at)
     return store.session(session.id) or session
@@ -62,7 +74,7 @@ def all_at_once(number: int, work: Callable[[int], object]) -> list[object]:
 
 
 def test_a_quota_holds_when_fifty_threads_reserve_at_once(store: Store) -> None:
-    results = all_at_once(50, lambda _: store.reserve(draft(), 7))
+    results = all_at_once(50, lambda _: store.reserve(draft(), up_to(7)))
     assert sum(isinstance(result, TooManySessions) for result in results) == 43
 
 
@@ -72,7 +84,7 @@ def _reserve_in_a_process(path: Path, most: int, go: Any, told: Any) -> None:
     got = 0
     for _ in range(5):
         try:
-            store.reserve(draft(), most)
+            store.reserve(draft(), up_to(most))
             got += 1
         except TooManySessions:
             pass
@@ -100,58 +112,60 @@ def test_a_quota_holds_across_processes(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_quota_is_each_tenants_own(store: Store) -> None:
-    store.reserve(draft(), 1)
-    assert store.reserve(draft(tenant="b"), 1)[1]
+    store.reserve(draft(), up_to(1))
+    assert store.reserve(draft(tenant="b"), up_to(1))[1]
     with pytest.raises(TooManySessions):
-        store.reserve(draft(), 1)
+        store.reserve(draft(), up_to(1))
 
 
 def test_an_ended_or_released_session_makes_room(store: Store) -> None:
-    first, _ = store.reserve(draft(), 1)
+    first, _ = store.reserve(draft(), up_to(1))
     store.release(first.id)
-    second, new = store.reserve(draft(), 1)
+    second, new = store.reserve(draft(), up_to(1))
     assert new and store.session(first.id) is None
     store.end(second.id, "closed", 2000)
-    assert store.reserve(draft(), 1)[1]
+    assert store.reserve(draft(), up_to(1))[1]
 
 
 def test_one_user_gets_one_live_session_when_fifty_ask_at_once(store: Store) -> None:
-    results = all_at_once(50, lambda _: store.reserve(draft(user_id="u"), 1000))
+    results = all_at_once(50, lambda _: store.reserve(draft(user_id="u"), up_to(1000)))
     assert len({result[0].id for result in results}) == 1  # type: ignore[index]
     assert sum(result[1] for result in results) == 1  # type: ignore[index]
 
 
 def test_an_existing_user_is_found_also_when_the_quota_is_full(store: Store) -> None:
-    first, _ = store.reserve(draft(user_id="u"), 1)
-    assert store.reserve(draft(user_id="u"), 1) == (first, False)
+    first, _ = store.reserve(draft(user_id="u"), up_to(1))
+    assert store.reserve(draft(user_id="u"), up_to(1)) == (first, False)
 
 
 def test_users_of_the_same_name_in_two_tenants_are_two_users(store: Store) -> None:
-    first, _ = store.reserve(draft(user_id="u"), 10)
-    second, new = store.reserve(draft(user_id="u", tenant="b"), 10)
+    first, _ = store.reserve(draft(user_id="u"), up_to(10))
+    second, new = store.reserve(draft(user_id="u", tenant="b"), up_to(10))
     assert new and first.id != second.id
 
 
 def test_a_user_may_have_a_new_session_after_the_old_one_ended(store: Store) -> None:
     first = running(store, user_id="u")
     store.end(first.id, "closed", 2000)
-    assert store.reserve(draft(user_id="u"), 10)[1]
+    assert store.reserve(draft(user_id="u"), up_to(10))[1]
 
 
 def test_an_idempotency_key_gives_one_session_when_fifty_ask_at_once(store: Store) -> None:
-    results = all_at_once(50, lambda _: store.reserve(draft(idempotency_key="k", fingerprint="f"), 1000))
+    results = all_at_once(
+        50, lambda _: store.reserve(draft(idempotency_key="k", fingerprint="f"), up_to(1000))
+    )
     assert len({result[0].id for result in results}) == 1  # type: ignore[index]
 
 
 def test_an_idempotency_key_with_another_body_is_a_conflict(store: Store) -> None:
-    store.reserve(draft(idempotency_key="k", fingerprint="f"), 10)
+    store.reserve(draft(idempotency_key="k", fingerprint="f"), up_to(10))
     with pytest.raises(IdempotencyConflict):
-        store.reserve(draft(idempotency_key="k", fingerprint="g"), 10)
-    assert store.reserve(draft(idempotency_key="k", fingerprint="g", tenant="b"), 10)[1]
+        store.reserve(draft(idempotency_key="k", fingerprint="g"), up_to(10))
+    assert store.reserve(draft(idempotency_key="k", fingerprint="g", tenant="b"), up_to(10))[1]
 
 
 def test_attaching_a_session_that_was_given_up_fails(store: Store) -> None:
-    session, _ = store.reserve(draft(), 10)
+    session, _ = store.reserve(draft(), up_to(10))
     store.release(session.id)
     assert not store.attach(session.id, "s", "unix:/x", 1)
 
@@ -217,20 +231,12 @@ def test_listing_filters_by_user_and_every_label(store: Store) -> None:
 
 
 def test_stale_openings_and_old_tombstones_are_forgotten(store: Store) -> None:
-    stale, _ = store.reserve(draft(), 10)
-    fresh, _ = store.reserve(draft(created_at=2000.0), 10)
+    stale, _ = store.reserve(draft(), up_to(10))
+    fresh, _ = store.reserve(draft(created_at=2000.0), up_to(10))
     dead = running(store)
     store.end(dead.id, "closed", 1500)
-    store.drop_stale(opening_before=1500, ended_before=1600)
+    drop_stale(store, opening_before=1500, ended_before=1600)
     assert [store.session(one.id) is not None for one in (stale, fresh, dead)] == [False, True, False]
-
-
-def test_a_revoked_key_is_remembered_as_such(store: Store) -> None:
-    store.add_key(Key("k" * 16, "a", "", "h", 1, None))
-    assert store.revoke_key("k" * 16, 5)
-    assert not store.revoke_key("k" * 16, 6)
-    key = store.key("k" * 16)
-    assert key is not None and key.revoked_at == 5
 
 
 def test_what_is_written_is_found_by_another_process_of_ours(store: Store, tmp_path: Path) -> None:
@@ -238,3 +244,78 @@ def test_what_is_written_is_found_by_another_process_of_ours(store: Store, tmp_p
     other = Store(tmp_path / "store.db")
     assert other.session(session.id) == session
     other.close()
+
+
+def test_a_key_answered_with_a_session_that_stood_gives_it_again_for_a_day(store: Store) -> None:
+    """Also when that has ended; another wish is a conflict, and after a day the key is anybody's."""
+    standing = running(store, user_id="ada")
+    asked = {"user_id": "ada", "idempotency_key": "k", "fingerprint": "f", "created_at": 2000.0}
+    for _ in range(2):
+        found, new = store.reserve(draft(**asked), up_to(1000))
+        assert (found.id, new) == (standing.id, False)
+    store.end(standing.id, "closed", 2001.0)
+    found, new = store.reserve(draft(**asked), up_to(1000))
+    assert (found.id, found.state, new) == (standing.id, "ended", False)
+    with pytest.raises(IdempotencyConflict):
+        store.reserve(draft(**{**asked, "fingerprint": "other"}), up_to(1000))
+    assert store.reserve(draft(**{**asked, "tenant": "b"}), up_to(1000))[1]
+    assert store.reserve(draft(**{**asked, "created_at": 2000.0 + 86401}), up_to(1000))[1]
+
+
+def test_remembered_keys_are_bounded(store: Store) -> None:
+    running(store, user_id="ada")
+    for number in range(1100):
+        asked = {"user_id": "ada", "idempotency_key": f"{number}", "fingerprint": "f"}
+        store.reserve(draft(**asked, created_at=2000.0 + number), up_to(1000))
+    assert store.quickly("SELECT count(*) FROM create_keys").fetchone()[0] == 1000
+
+
+def test_old_tombstones_go_while_others_go_on_writing(store: Store, tmp_path: Path) -> None:
+    """However many there are, nobody waits longer than for a few of them."""
+    one = running(store)
+    store.end(one.id, "closed", 1.0)
+    copies = """WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+                INSERT INTO sessions (id, tenant, state, image, memory, cpus, lease, metadata, created_at,
+                    last_used_at, busy_until, must_end_at, ended_at)
+                SELECT printf('%032x', i), tenant, 'ended', image, memory, cpus, lease, metadata, created_at,
+                    last_used_at, busy_until, must_end_at, CASE WHEN i % 2 THEN 1.0 ELSE 5000.0 END
+                FROM sessions, n WHERE id = ?"""
+    store.quickly(copies, (one.id,))
+    other, over, left = Store(tmp_path / "store.db"), threading.Event(), set()
+
+    def write() -> None:
+        while not over.is_set():
+            with other.writing("NORMAL") as connection:
+                left.add(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    drop_stale(store, 0.0, 1000.0)
+    over.set()
+    thread.join(30)
+    other.close()
+    assert store.quickly("SELECT count(*), min(ended_at) FROM sessions").fetchone()[:] == (10000, 5000.0)
+    assert len(left) > 10, "others had their turn again and again"
+
+
+def test_dropping_tombstones_looks_at_no_others(store: Store) -> None:
+    plan = store.quickly(f"EXPLAIN QUERY PLAN {_BURY}", {"before": 1.0, "most": 1})
+    assert any("INDEX tombstones" in row["detail"] for row in plan), [row["detail"] for row in plan]
+    for sql in ("SELECT 1 FROM detached WHERE " + _ENDED, _STALE):
+        details = [row["detail"] for row in store.quickly(f"EXPLAIN QUERY PLAN {sql}", {"making": 1.0})]
+        assert not [one for one in details if one == "SCAN sessions"], details
+
+
+def test_a_snapshot_is_given_up_only_after_the_longest_copy(store: Store) -> None:
+    """On storage without shared blocks it takes minutes: its row must outlive the call that takes it."""
+    session, rows, leaks = running(store), VolumeRows(store), LeakRows(store)
+    snapshot = Snapshot("f" * 32, "a", session.id, None, "snapshot", None, "making", None, 1000.0)
+    rows.begin_snapshot(snapshot, 10)
+    late = 1000.0 + keeper_client._COPY_SECONDS + 1
+    rows.drop_stale(late, 0.0)
+    assert leaks.stale(late) == set()
+    assert rows.finish_snapshot(snapshot.id, 1)
+    rows.begin_snapshot(replace(snapshot, id="e" * 32), 10)
+    assert leaks.stale(1000.0 + MAKING_SECONDS + 1) == {"snapshot/" + "e" * 32}
+    rows.drop_stale(1000.0 + MAKING_SECONDS + 1, 0.0)
+    assert not rows.finish_snapshot("e" * 32, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +16,7 @@ from server.tally import Tally
 
 SPAWN = multiprocessing.get_context("spawn")
 WORKERS = 2
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _work(path: Path, wishes: Connection) -> None:
@@ -199,3 +202,21 @@ def test_a_limit_holds_however_many_processes_enter_at_once(tmp_path: Path) -> N
         process.close()
     assert 1 <= highest.value <= 2
     assert Tally(tmp_path / "tally", WORKERS).count("executions", "a") == 0
+
+
+def test_a_full_disk_is_told_and_ends_no_worker(tmp_path: Path) -> None:
+    """A page of a mapped file for which there is no room would be the end of the process that touches it."""
+    script = (
+        "import sys; from pathlib import Path; from server.errors import StoreUnavailable\n"
+        "from server.tally import Tally\n"
+        "tally = Tally(Path(sys.argv[1]), 2)\n"
+        "try: [tally.enter('executions', str(name), 1) for name in range(1000)]\n"
+        "except StoreUnavailable: print('told')\n"
+    )
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(tmp_path)], check=True, timeout=30)
+    try:
+        command = [sys.executable, "-c", script, str(tmp_path / "tally")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr

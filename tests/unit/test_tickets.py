@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from server.instance import Instance
+from server.key_rows import KeyRows
 from server.keys import new_key
+from server.stale_rows import drop_stale
 from server.store import Store
-from server.tickets import SECONDS, Tickets
+from server.tickets import SECONDS, Tickets, file_binding
 
 SECRET = bytes(range(32))
 
@@ -28,7 +30,8 @@ class Desk:
     now: list[float]
 
     def issue(self, purpose: str = "events", session: str = "s", execution: str = "x") -> str:
-        return self.tickets.issue(purpose, self.key, session, "" if purpose == "terminal" else execution)[0]
+        bound = "" if purpose == "terminal" else execution
+        return self.tickets.issue(purpose, self.key, session, bound, SECONDS.get(purpose, 60))[0]
 
     def opens(self, ticket: str, purpose: str = "events", session: str = "s", execution: str = "x") -> bool:
         wanted = "" if purpose == "terminal" else execution
@@ -44,6 +47,18 @@ def desk(store: Store) -> Desk:
     now = [1000.0]
     tickets = Tickets(Instance("one", SECRET), store, lambda: now[0])
     return Desk(store, tickets, id_of(new_key(store, "a", "test", 0)), now)
+
+
+def test_a_ticket_for_a_file_is_spent_when_its_transfer_begins(desk: Desk) -> None:
+    """Looking does not use it up; it opens that file alone, by that method alone."""
+    bound = file_binding(b"a\xff", "0600")
+    ticket = desk.issue("upload", execution=bound)
+    assert desk.opens(ticket, "upload", execution=bound) and desk.opens(ticket, "upload", execution=bound)
+    for other in (file_binding(b"a", "0600"), file_binding(b"a\xff", None), file_binding(b"a\xff", "0777")):
+        assert not desk.opens(ticket, "upload", execution=other)
+    assert not desk.opens(ticket, "download", execution=bound)
+    assert desk.tickets.spend(ticket) and not desk.tickets.spend(ticket)
+    assert not desk.opens(ticket, "upload", execution=bound)
 
 
 def test_a_ticket_stands_for_the_key_it_was_made_with(desk: Desk) -> None:
@@ -85,7 +100,7 @@ def test_a_ticket_is_good_until_its_time_is_up(desk: Desk, purpose: str) -> None
 def test_a_used_ticket_stays_used_until_it_would_have_expired(desk: Desk) -> None:
     ticket = desk.issue("terminal")
     assert desk.opens(ticket, "terminal")
-    desk.store.drop_stale(desk.now[0] + 59, desk.now[0])
+    drop_stale(desk.store, desk.now[0] + 59, desk.now[0])
     assert not desk.opens(ticket, "terminal")
 
 
@@ -111,7 +126,7 @@ def test_a_refused_use_does_not_use_a_terminals_ticket_up(desk: Desk) -> None:
 
 def test_a_ticket_dies_with_its_key(desk: Desk) -> None:
     ticket = desk.issue()
-    desk.store.revoke_key(desk.key, 1000.0)
+    KeyRows(desk.store).revoke(desk.key, 1000.0)
     assert not desk.opens(ticket)
 
 

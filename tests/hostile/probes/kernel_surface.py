@@ -69,7 +69,8 @@ HOST_FACTS = """kallsyms cmdline config.gz interrupts softirqs locks diskstats p
     sys/kernel/random/boot_id sys/fs/file-nr /sys/firmware /sys/kernel /sys/module /sys/power /sys/block
     /sys/bus /sys/dev /sys/class/block
     /sys/class/dmi/id /sys/devices/virtual/dmi /sys/devices/virtual/block /sys/fs/btrfs
-    /sys/fs/ext4 /sys/fs/xfs"""
+    /sys/fs/ext4 /sys/fs/xfs /sys/devices/system/node/node0/meminfo
+    /sys/devices/system/node/node0/vmstat /sys/devices/system/node/node0/numastat"""
 OWN_FILES = (
     "/proc/self/environ /proc/self/cgroup /proc/self/mountinfo /etc/hostname /etc/hosts /etc/resolv.conf"
 )

@@ -10,11 +10,13 @@ import httpx
 import pytest
 from sandbox_client import (
     AnswerTimeout,
+    AsyncFiles,
     AsyncSandboxClient,
     ClientClosed,
     ConfigurationError,
     ConnectionFailed,
     ConnectionLost,
+    Files,
     SandboxClient,
     Unauthorized,
     Unavailable,
@@ -161,7 +163,7 @@ def test_the_session_id_is_there_once_it_is_open(wire):
 
 def test_without_httpx_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sandbox_client.wire_httpx", None)
-    with pytest.raises(ConfigurationError, match=r"sandbox-client\[async\]"):
+    with pytest.raises(ConfigurationError, match=r"\./client\[async\]"):
         AsyncSandboxClient(url="http://127.0.0.1:1", api_key=KEY)
 
 
@@ -170,6 +172,7 @@ def test_both_clients_have_the_same_methods():
         return {name for name in dir(kind) if not name.startswith("_")}
 
     assert names(SandboxClient) == names(AsyncSandboxClient)
+    assert names(Files) == names(AsyncFiles)
 
 
 def test_methods_can_be_looked_up_on_the_class():
@@ -179,6 +182,7 @@ def test_methods_can_be_looked_up_on_the_class():
 
 
 TYPED = """
+    from typing import Union
     from typing_extensions import assert_type
     from sandbox_client import *
 
@@ -188,6 +192,11 @@ TYPED = """
         assert_type(execution, Execution)
         assert_type(execution.wait(timeout=5), ExecutionResult)
         assert_type([event for event in sandbox.stream("ls")], list[Event])
+        assert_type(sandbox.files.write("a", b"b"), FileInfo)
+        assert_type(sandbox.files.list(), list[FileInfo])
+        assert_type(next(sandbox.files.read_stream("a")), bytes)
+        assert_type(sandbox.fork(2), list[SandboxClient])
+        assert_type(sandbox.upload("a").skipped, tuple[str, ...])
         with sandbox as same:
             assert_type(same, SandboxClient)
 
@@ -197,12 +206,18 @@ TYPED = """
         assert_type(execution, AsyncExecution)
         assert_type(await execution.wait(timeout=5), ExecutionResult)
         assert_type([event async for event in sandbox.stream("ls")], list[Event])
+        assert_type(await sandbox.files.write("a", b"b"), FileInfo)
+        assert_type(await sandbox.files.list(), list[FileInfo])
+        assert_type([event async for event in sandbox.files.watch()], list[FileEvent])
+        assert_type(await sandbox.fork(2), list[AsyncSandboxClient])
+        assert_type((await sandbox.undo()).undone, Union[str, None])
         async with sandbox as same:
             assert_type(same, AsyncSandboxClient)
 
     def wrongly(sandbox: SandboxClient) -> None:
         sandbox.execute(3)  # type: ignore[arg-type]
         sandbox.start("ls", tiemout=3)  # type: ignore[call-arg]
+        sandbox.files.write("a", 3)  # type: ignore[arg-type]
 """
 
 

@@ -203,7 +203,7 @@ def test_help_has_examples_and_version_says_it(sandbox):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("sandbox ", {"run", "shell", "ls", "ps", "kill", "completion"}),
+        ("sandbox ", {"run", "shell", "cp", "files", "ls", "ps", "kill", "fork", "undo", "completion"}),
         ("sandbox ru", {"run"}),
         ("sandbox run --ti", {"--timeout"}),
         ("sandbox --url http://x kill --s", {"--signal"}),
@@ -211,6 +211,9 @@ def test_help_has_examples_and_version_says_it(sandbox):
         ("sandbox ps ", {"s1", "--json"}),
         ("sandbox completion ", {"bash", "zsh", "fish"}),
         ("sandbox run --cwd ", set()),
+        ("sandbox files ", {"ls", "cat", "rm", "--json"}),
+        ("sandbox restore ", {"s1"}),
+        ("sandbox run --wo", {"--workspace"}),
     ],
 )
 def test_bash_completes(story, environment, tmp_path, line, expected):

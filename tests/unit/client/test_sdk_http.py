@@ -1,6 +1,10 @@
 """Connections, timeouts, retries and errors, against a server that misbehaves."""
 
+import contextlib
+import json
 import pickle
+import re
+import socket
 import threading
 import time
 
@@ -26,6 +30,30 @@ from sdk_wire import KEY, RESULT, SESSION, Answer, Wire, problem
 
 CUT = Answer(cut="before")
 HTML = "<html>oops</html>"
+
+
+@contextlib.contextmanager
+def slow_server():
+    """Takes a request at a leisurely pace, and answers it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                taken = b""
+                while b"\r\n\r\n" not in taken:
+                    taken += connection.recv(1 << 16)
+                head, _, body = taken.partition(b"\r\n\r\n")
+                left = int(re.search(rb"Content-Length: (\d+)", head)[1]) - len(body)
+                while left:
+                    time.sleep(0.005)
+                    left -= len(connection.recv(min(left, 1 << 16)))
+                answer = json.dumps(RESULT).encode()
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def executions(wire):
@@ -138,6 +166,14 @@ def test_an_answer_that_does_not_come_in_time_is_not_waited_for_twice(connect, w
 def test_the_read_timeout_comes_on_top_of_the_commands_own(connect, wire):
     wire.plays(Answer(RESULT, delay=0.4))
     assert connect(read_timeout=0.1).execute("sleep 0.3", timeout=1).ok
+
+
+def test_sending_much_may_take_longer_than_connecting():
+    """The bytes trickle: the timeout is for each piece, not for all of them."""
+    with slow_server() as url:
+        sandbox = SandboxClient.attach("s1", url=url, api_key=KEY, connect_timeout=0.2, read_timeout=5)
+        assert sandbox.execute("cat", stdin="x" * (6 << 20), timeout=1).ok
+        sandbox._transport.close()
 
 
 def test_a_server_that_is_down_is_named_with_what_to_do(free_port):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from guest_files import Files
 from guest_process import ROOT, GuestProcess, public_directory
 
 
@@ -15,6 +16,7 @@ from guest_process import ROOT, GuestProcess, public_directory
 def guest_code() -> Iterator[Path]:
     """A copy of the guest, as the image has one: the commands' user need not be able to read this project."""
     place = public_directory("guest-code-")
+    place.chmod(0o755)  # modules are looked for in it by scripts that run as the user
     shutil.copytree(ROOT / "server" / "guest", place / "guest")
     compileall.compile_dir(place, quiet=1)
     yield place
@@ -49,3 +51,8 @@ def unbound(guests: Iterator[GuestProcess]) -> Iterator[GuestProcess]:
 def guest(unbound: GuestProcess) -> GuestProcess:
     unbound.bind()
     return unbound
+
+
+@pytest.fixture
+def files(guest: GuestProcess) -> Files:
+    return Files(guest)

@@ -31,7 +31,10 @@ LOG_LIMIT = 4 << 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START = """import sys; sys.path.insert(0, {code!r})
 from guest.main import main
-main({run!r}, {shells!r}, {home!r})"""
+main({run!r}, {shells!r}, {home!r}, ({tmp!r}, {data!r}))"""
+
+
+_PLACES = {"run": 0o700, "shells": 0o711, "home": 0o700, "tmp": 0o1777, "data": 0o755}
 
 
 def public_directory(prefix: str) -> Path:
@@ -46,8 +49,8 @@ class GuestProcess:
         self.dir = public_directory("guest-")
         self.home = self.dir / "home"
         self._make_places()
-        places = {"code": code, "run": self.dir / "run", "shells": self.dir / "shells", "home": self.home}
-        script = _START.format(**{name: str(path) for name, path in places.items()})
+        names = ("run", "shells", "home", "tmp", "data")
+        script = _START.format(code=str(code), **{name: str(self.dir / name) for name in names})
         unshare = ["unshare", "-pf", "--kill-child", "--mount-proc"]
         self.process = subprocess.Popen(
             [*unshare, "python3", "-IS", "-c", script], stdin=subprocess.DEVNULL, cwd="/", env={"PATH": PATH}
@@ -57,7 +60,7 @@ class GuestProcess:
         self._mine = threading.local()
 
     def _make_places(self) -> None:
-        for name, mode in (("run", 0o700), ("shells", 0o711), ("home", 0o700)):
+        for name, mode in _PLACES.items():
             (self.dir / name).mkdir()
             (self.dir / name).chmod(mode)
         (self.dir / "run" / "secret").write_bytes(SECRET)
@@ -72,7 +75,7 @@ class GuestProcess:
     def bind(self, **changes: Any) -> None:
         env = {"PATH": PATH, "HOME": str(self.home), "LANG": "C.UTF-8"}
         settings = {"uid": UID, "processes": 512, "executions": 8, "output_limit": OUTPUT_LIMIT}
-        settings |= {"log_limit": LOG_LIMIT, "env": env}
+        settings |= {"log_limit": LOG_LIMIT, "env": env, "soft_disk": None}
         self.client.bind(self.sandbox, Binding(**{**settings, **changes}), time.monotonic() + 10)
 
     @property

@@ -135,3 +135,30 @@ def test_places_are_counted_while_they_run(executions: Executions) -> None:
 def test_what_never_was_is_unknown(executions: Executions) -> None:
     with pytest.raises(Unknown):
         executions.find("nobody")
+
+
+def test_what_the_caller_named_is_not_run_again_however_many_came_after(executions: Executions) -> None:
+    """Long after its result is forgotten, and the table of known ones has let go of it."""
+    executions.finish(admit(executions, "mine", "fingerprint"), ({"cpu_seconds": 0, "peak_memory": 0}, b""))
+    for number in range(3000):
+        executions.finish(admit(executions, f"{number}"), ({"cpu_seconds": 0, "peak_memory": 0}, b""))
+    with pytest.raises(Forgotten):
+        executions.admit("mine", "fingerprint", {}, False)
+    with pytest.raises(Conflict):
+        executions.admit("mine", "another", {}, False)
+    assert len(executions._known) + len(executions._remembered) < 1200, "unnamed ones are not remembered"
+
+
+def test_what_is_remembered_is_bounded(executions: Executions) -> None:
+    for number in range(13_000):
+        made = admit(executions, f"{number}", "fingerprint")
+        executions.finish(made, ({"cpu_seconds": 0, "peak_memory": 0}, b""))
+    assert len(executions._remembered) == 10_000
+
+
+def test_what_a_result_says_beside_its_output_counts_too(executions: Executions) -> None:
+    """A value of Python's may be larger than all that was printed."""
+    for number in range(40):
+        answer = ({"ok": True, "value": "\u00e9" * 100_000, "artifacts": []}, b"")
+        executions.finish(admit(executions, str(number)), answer)
+    assert 1 <= len(executions.kept()) <= 10

@@ -15,6 +15,7 @@ from server.guest import protocol
 def test_the_same_id_runs_once_and_gives_the_same_answer(guest: GuestProcess) -> None:
     first = guest.run("echo x >> runs; cat runs; head -c 300 /dev/urandom", id="same")
     again = guest.run("echo x >> runs; cat runs; head -c 300 /dev/urandom", id="same")
+    assert (first.new, again.new) == (True, False)
     assert first == again
     assert (guest.home / "runs").read_text() == "x\n"
 
@@ -97,8 +98,8 @@ def test_waiting_commands_count_too(unbound: GuestProcess) -> None:
 def test_a_shell_runs_its_commands_one_at_a_time_in_the_order_of_asking(guest: GuestProcess) -> None:
     asked = []
     for number in range(6):
-        asked.append(guest.later(f"echo +{number} >> order; sleep 0.05; echo -{number} >> order"))
-        time.sleep(0.03)
+        asked.append(guest.later(f"echo +{number} >> order; sleep 0.2; echo -{number} >> order"))
+        time.sleep(0.1)
     assert all(one.result(10).exit_code == 0 for one in asked)
     expected = [sign + str(number) for number in range(6) for sign in "+-"]
     assert (guest.home / "order").read_text().split() == expected
@@ -139,3 +140,25 @@ def test_a_user_at_the_limit_of_processes_gets_a_result_and_the_shell_recovers(u
     assert answer.stderr.total > 0
     assert text(unbound.run("echo alive")) == "alive\n"
     assert unbound.run("pkill -f 83.25; true").exit_code in (0, 143)
+
+
+def test_a_session_that_ran_what_has_long_values_can_still_be_described(guest: GuestProcess) -> None:
+    """Otherwise it could never be paused: it is described before."""
+    for number in range(12):
+        guest.python("'\\N{SNOWMAN}' * 300_000", id=f"long-{number}", mark="mine")
+    told = guest.client.describe(guest.sandbox, with_results=True)
+    assert b"long-0" in told, "that it ran is not forgotten"
+    assert len(told) <= protocol.LONGEST_DESCRIPTION
+
+
+def test_a_terminal_whose_process_is_killed_before_its_program_starts_hangs_nobody(
+    guest: GuestProcess,
+) -> None:
+    loop = "import os\nopen('begun', 'w')\nwhile True:\n  try: os.kill(-1, 9)\n  except OSError: pass"
+    guest.later(["python3", "-c", loop], timeout=30, id="killer")
+    guest.await_file("begun")
+    for _ in range(12):
+        answer = guest.run(["sleep", "0.2"], timeout=1, screen=(80, 24))
+        assert answer.exit_code in (126, 137)
+    guest.client.cancel(guest.sandbox, "killer")
+    assert text(guest.run(["echo", "alive"], screen=(80, 24))) == "alive\r\n"

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+from expect import eventually
 from guest_process import SECRET, UID, GuestProcess, text
 
 from server import errors
@@ -145,8 +146,14 @@ def test_many_connections_are_bounded_and_given_back(guest: GuestProcess) -> Non
         for _ in range(300):
             with contextlib.suppress(GuestSilent):
                 opened.enter_context(guest.connection())
-    time.sleep(0.1)
-    assert text(guest.run("echo alive")) == "alive\n"
+
+    def answers() -> bool:
+        try:
+            return text(guest.run("echo alive")) == "alive\n"
+        except (GuestSilent, errors.GuestUnavailable):
+            return False
+
+    eventually(answers)
 
 
 def test_sigterm_ends_the_guest_with_the_code_that_means_stopped_by_the_engine(guest: GuestProcess) -> None:

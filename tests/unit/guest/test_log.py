@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -268,3 +269,35 @@ def test_readers_who_follow_while_it_grows_see_every_byte_once(
         reader.join(30)
     assert found == [model.all] * 4
     model.log.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Of 64 MiB. A twentieth of it is spared."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(tmp_path)], check=True, timeout=30)
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True, timeout=30)
+
+
+def test_logs_never_fill_the_disk_they_lie_on(small_disk: Path) -> None:
+    logs = [Log(64 << 20, str(small_disk)) for _ in range(3)]
+    for _ in range(512):
+        for log in logs:
+            log.add("stdout", b"x" * 65536)
+    room = os.statvfs(small_disk)
+    assert 2 << 20 < room.f_bavail * room.f_frsize < 5 << 20, "they took what there was, but not the last"
+    for log in logs:
+        begin, end = log.missing[0]
+        assert begin >= 64 << 10 and end == log.total == 32 << 20
+        assert log.read(0, 1000).pieces == [("stdout", b"x" * 1000)]
+        assert log.read(begin, 1000).pieces == []
+        log.close()
+
+
+def test_a_log_of_full_size_goes_on_turning_when_the_disk_is_full(small_disk: Path) -> None:
+    log = Log(1 << 20, str(small_disk))
+    log.add("stdout", b"x" * (2 << 20))
+    (small_disk / "other").write_bytes(bytes(62 << 20))
+    log.add("stdout", b"the end")
+    assert log.read(log.total - 7, 100).pieces == [("stdout", b"the end")]
+    log.close()

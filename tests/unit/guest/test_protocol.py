@@ -79,3 +79,39 @@ def test_what_is_no_frame_is_refused(pair: Pair, raw: bytes) -> None:
 def test_the_proof_depends_on_secret_and_nonce() -> None:
     proofs = {protocol.prove(secret, nonce) for secret in (b"a", b"b") for nonce in ("1", "2")}
     assert len(proofs) == 4
+
+
+def test_a_transfer_is_pieces_and_an_end_that_says_how_it_went() -> None:
+    here, there = socket.socketpair()
+    buffer = bytearray(protocol.PIECE)
+    with here, there:
+        protocol.send_piece(here, b"one")
+        protocol.send_piece(here, memoryview(b"another")[2:])
+        protocol.send_end(here, {"ok": True})
+        protocol.send(here, {"verb": "next"})
+        assert protocol.receive_piece(there, buffer) == 3 and buffer[:3] == b"one"
+        assert protocol.receive_piece(there, buffer) == 5 and buffer[:5] == b"other"
+        assert protocol.receive_piece(there, buffer) == {"ok": True}
+        assert protocol.receive(there, protocol.TO_GUEST)[0] == {"verb": "next"}  # it read no further
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        struct.pack(">II", 0, 0),
+        struct.pack(">II", 0, protocol.PIECE + 1),
+        struct.pack(">II", 1 << 20, 0),
+        struct.pack(">II", 2, 1) + b"{}x",
+        struct.pack(">II", 0, 10) + b"broken",
+        struct.pack(">II", 2, 0) + b"[]",
+        b"",
+        b"\0\0",
+    ],
+)
+def test_what_is_no_part_of_a_transfer_or_breaks_off_is_an_error(sent: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(sent)
+        here.shutdown(socket.SHUT_WR)
+        with pytest.raises(protocol.FrameError):
+            protocol.receive_piece(there, bytearray(protocol.PIECE))
