@@ -28,10 +28,11 @@ from docker.models.containers import Container
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "client"), str(ROOT / "tests")]
 
-from stack import Stack  # noqa: E402 - the tests' whole server; its folder is put on the path above
+from stack import IMAGE_TAG, Stack  # noqa: E402 - the tests' whole server; its folder is put on the path above
 
-IMAGE = "sandbox-server/default:latest"
+IMAGE = f"sandbox-server/default:{IMAGE_TAG}"
 _STOP_SECONDS = 30
+_CLOSE_SECONDS = 1800  # of a machine full of sandboxes
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,23 @@ def tidy() -> Iterator[contextlib.ExitStack]:
         sys.exit("stopped; everything was removed")
 
 
+UNLIMITED = {
+    f"SANDBOX_RATE_{kind}": "1000000/second" for kind in ("CREATE", "EXECUTE", "FILES", "READ", "ADDRESS")
+}
+
+
 @contextlib.contextmanager
 def our_server(**settings: str) -> Iterator[Stack]:
     """Keeper and web with their own state. Load is no abuse here, so the rate limit is out of reach."""
-    stack = Stack(**{"SANDBOX_RATE_LIMIT": "1000000/second", "SANDBOX_EXECUTIONS_MAX": "64", **settings})
+    stack = Stack(**{**UNLIMITED, "SANDBOX_EXECUTIONS_MAX": "64", **settings})
     say(f"our server lives in {stack.dir}")
     try:
         stack.start()
         yield stack
     finally:
         stack.stop()
-        stack.ctl("close-all")
+        stack.ctl("close-all", seconds=_CLOSE_SECONDS)
+        stack.ctl("unmount")
         shutil.rmtree(stack.dir, ignore_errors=True)
 
 
@@ -188,7 +195,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def plain_containers(count: int) -> Iterator[list[Container]]:
+def plain_containers(count: int, oci_runtime: str | None = None) -> Iterator[list[Container]]:
     """What small peers keep a session in: a limited container without network that sleeps."""
     client = docker.from_env()
     made: list[Container] = []
@@ -201,6 +208,7 @@ def plain_containers(count: int) -> Iterator[list[Container]]:
                     entrypoint="sleep",
                     detach=True,
                     network_mode="none",
+                    runtime=oci_runtime,
                     mem_limit="512m",
                     nano_cpus=10**9,
                     user="20000:20000",

@@ -95,7 +95,14 @@ def _guest_alone(stack: Stack, session: str) -> Callable[[], object]:
 
 
 def _add_floor(found: Field, things: contextlib.ExitStack, stack: Stack) -> None:
-    """Under the very settings that our server has, deploy/gunicorn.conf.py."""
+    port = things.enter_context(no_op(stack))
+    found.requests[NO_OP] = [Request(port, "GET", "/", {})]
+    found.contenders.append(Contender(NO_OP, _asking(found.requests[NO_OP][0])))
+
+
+@contextlib.contextmanager
+def no_op(stack: Stack) -> Iterator[int]:
+    """Where a route that does nothing is: under the very settings that our server has."""
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", "apps.noop:app"]
     env = {
@@ -104,9 +111,8 @@ def _add_floor(found: Field, things: contextlib.ExitStack, stack: Stack) -> None
         "SANDBOX_BIND": f"127.0.0.1:{port}",
         "SANDBOX_WEB_WORKERS": _WEB_WORKERS,
     }
-    things.enter_context(process("no-op Flask", command, port, env))
-    found.requests[NO_OP] = [Request(port, "GET", "/", {})]
-    found.contenders.append(Contender(NO_OP, _asking(found.requests[NO_OP][0])))
+    with process("no-op Flask", command, port, env):
+        yield port
 
 
 def _add_docker(found: Field, container: Container) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import secrets
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +18,10 @@ from pathlib import Path
 
 import docker
 import memory
+import opening
+import starting
+import waking
 from common import (
-    IMAGE,
     Figures,
     Stack,
     machine_facts,
@@ -33,15 +33,11 @@ from common import (
     write_json,
 )
 
-from server import config as configuration
-from server import instance as installation
-from server.keeper.runtime import Spec
-from server.keeper.runtime.docker import DockerRuntime
-from server.keeper.storage import Storage
-
 OURS = "ours: create_session + execute"
 ENGINE = "engine, same options: create, start, exec_run"
 PLAIN = "docker run --network none IMAGE true"
+COLD = "ours: create_session alone"
+BARE = "engine: bare create + start"
 _STAGES = (1, 50, 200)
 _AT_ONCE = 4
 _NEEDED_PER_SESSION = 24 << 20  # to be on the safe side: about twice what one takes
@@ -81,6 +77,16 @@ def our_cycle(stack: Stack) -> tuple[float, float]:
     return opened - began, time.perf_counter() - opened
 
 
+def cold_cycle(stack: Stack) -> tuple[float, float]:
+    """To the answer, without a command."""
+    began = time.perf_counter()
+    created = stack.call("POST", "/create_session")
+    opened = time.perf_counter()
+    created.raise_for_status()
+    stack.call("POST", "/cleanup", json={"session_id": created.json()["session_id"]}).raise_for_status()
+    return opened - began, time.perf_counter() - opened
+
+
 def open_session(stack: Stack) -> str:
     """One that has run a command: its shell is there, too."""
     created = stack.call("POST", "/create_session")
@@ -92,58 +98,22 @@ def open_session(stack: Stack) -> str:
     return session
 
 
-@contextlib.contextmanager
-def engine_cycle() -> Iterator[Cycle]:
-    """The keeper's own create call without the rest of us: no store, no HTTP, and the engine's exec."""
-    config = configuration.load({})
-    owner = installation.web_owner(config)
+def engine_cycle(keeper: starting.Keeper) -> tuple[float, float]:
+    """The keeper's own create call, and the engine's exec."""
     client = docker.from_env()
-    runtime = DockerRuntime(config, f"benchmark-{os.getpid()}", owner.gid)
-    with tempfile.TemporaryDirectory(prefix="sbx-benchmark-") as place:
-        storage = Storage(Path(place), owner)
-        made: list[str] = []
-
-        def cycle() -> tuple[float, float]:
-            sandbox = secrets.token_hex(16)
-            made.append(sandbox)
-            began = time.perf_counter()
-            kept = storage.create(sandbox, 20000, b"benchmark", 1)
-            spec = Spec(
-                sandbox,
-                IMAGE,
-                20000,
-                config.memory,
-                config.cpus,
-                kept.run_dir,
-                kept.workspace,
-                kept.cpus_online,
-            )
-            runtime.create(spec)
-            client.containers.get(f"sandbox-{sandbox}").exec_run(["true"])
-            opened = time.perf_counter()
-            runtime.delete(sandbox)
-            return opened - began, time.perf_counter() - opened
-
-        try:
-            yield cycle
-        finally:
-            for sandbox in made:
-                runtime.delete(sandbox)
-
-
-def plain_cycle() -> tuple[float, float]:
-    name = f"benchmark-{secrets.token_hex(8)}"
     began = time.perf_counter()
-    try:
-        _docker("run", "--name", name, "--network", "none", "--entrypoint", "true", IMAGE)
-        opened = time.perf_counter()
-    finally:
-        _docker("rm", "--force", name)
+    sandbox = keeper.create().id
+    client.containers.get(f"sandbox-{sandbox}").exec_run(["true"])
+    opened = time.perf_counter()
+    keeper.delete(sandbox)
     return opened - began, time.perf_counter() - opened
 
 
-def _docker(*words: str) -> None:
-    subprocess.run(["docker", *words], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+def warm_figures(rounds: int, settings: dict[str, str]) -> opening.Warm:
+    """On a server of its own, with a pool."""
+    pool = {"SANDBOX_POOL_MIN": str(opening.POOL), "SANDBOX_POOL_MAX": str(opening.POOL)}
+    with our_server(**pool, **settings) as stack:
+        return opening.measure_warm(stack, rounds)
 
 
 def measure_cycles(cycles: dict[str, Cycle], rounds: int) -> tuple[dict[str, Cost], dict[str, str]]:
@@ -227,6 +197,28 @@ def show_memory(found: list[Held]) -> None:
     print("server's share: growth of keeper and web (RSS); engine's share: of dockerd and containerd (RSS)")
 
 
+def show_warm(warm: opening.Warm) -> None:
+    names = {
+        "no_op": "no-op Flask route",
+        "create": "create_session",
+        "first": "first command",
+        "next": "next command",
+    }
+    rows = []
+    for name, label in names.items():
+        figures = getattr(warm, name)
+        ratio = figures.p50 / warm.no_op.p50
+        rows.append([label, f"{figures.p50:.2f}", f"{figures.p95:.2f}", f"{ratio:.1f}", str(figures.samples)])
+    print_table("From a pool of warm sandboxes", ["", "p50 ms", "p95 ms", "x no-op", "samples"], rows)
+
+
+def show_targets(targets: list[opening.Target]) -> None:
+    rows = [
+        [one.what, f"{one.found:.2f}", f"{one.limit:.2f}", "met" if one.met else "MISSED"] for one in targets
+    ]
+    print_table("Targets", ["target", "found", "limit", ""], rows)
+
+
 def stages_up_to(most: int) -> list[int]:
     return sorted({min(stage, most) for stage in _STAGES})
 
@@ -237,30 +229,80 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a few turns: shows that it works")
     parser.add_argument("--sessions", type=int, default=_STAGES[-1], metavar="N", help="most idle sessions")
+    parser.add_argument("--runtime", metavar="NAME", help="an OCI runtime that the engine knows, for all")
+    parser.add_argument(
+        "--runtimes", metavar="NAMES", help="compare cold starts alone: such as runc,crun, side by side"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     arguments = parser.parse_args()
     if arguments.sessions < 1:
         parser.error("--sessions must be at least 1")
-    most = min(arguments.sessions, 2) if arguments.quick else arguments.sessions
+    names = arguments.runtimes or arguments.runtime
+    try:
+        runtimes = starting.chosen(names.split(",") if names else [])
+    except ValueError as exc:
+        parser.error(str(exc))
     machine = machine_facts()
     print_machine(machine)
     with tidy() as things:
-        stack = things.enter_context(our_server(SANDBOX_SESSIONS_MAX="4000"))
-        engine = things.enter_context(engine_cycle())
-        cycles = {OURS: lambda: our_cycle(stack), ENGINE: engine, PLAIN: plain_cycle}
-        costs, missing = measure_cycles(cycles, 1 if arguments.quick else 15)
-        show_cycles(costs, missing)
-        held = list(measure_memory(stack, stages_up_to(most)))
-        show_memory(held)
-        if os.geteuid() != 0:
-            print("not root: what other users' processes hold could not be read")
-    found = {
-        "machine": machine,
+        if arguments.runtimes:
+            found = compare_runtimes(runtimes, arguments.quick)
+        else:
+            most = min(arguments.sessions, 2) if arguments.quick else arguments.sessions
+            found = measure_all(things, runtimes[0], arguments.quick, most)
+    write_json(arguments.json, {"machine": machine, **found})
+
+
+def compare_runtimes(runtimes: list[str], quick: bool) -> dict[str, object]:
+    starts = starting.measure(runtimes, 1 if quick else 15)
+    starting.show(starts)
+    targets = starting.judge(starts)
+    show_targets(targets)
+    return {"starts": _plain(starts), "targets": [{**asdict(one), "met": one.met} for one in targets]}
+
+
+def measure_all(things: contextlib.ExitStack, runtime: str, quick: bool, most: int) -> dict[str, object]:
+    """Everything, with one OCI runtime; without a pool where there can be none."""
+    setting, has_pool = {"SANDBOX_OCI_RUNTIME": runtime}, starting.has_pool(runtime)
+    warm = warm_figures(2 if quick else 12, setting) if has_pool else None
+    if warm is not None:
+        show_warm(warm)
+    stack = things.enter_context(our_server(SANDBOX_SESSIONS_MAX="4000", **setting))
+    keeper = things.enter_context(starting.keeper_alone(runtime))
+    cycles: dict[str, Cycle] = {
+        OURS: lambda: our_cycle(stack),
+        COLD: lambda: cold_cycle(stack),
+        BARE: opening.bare_cycle(runtime),
+        ENGINE: lambda: engine_cycle(keeper),
+        PLAIN: lambda: starting.plain_run(runtime),
+    }
+    costs, missing = measure_cycles(cycles, 1 if quick else 15)
+    show_cycles(costs, missing)
+    starts = starting.measure([runtime], 1 if quick else 15)
+    starting.show(starts)
+    targets = opening.judge_warm(warm) if warm is not None else []
+    targets += opening.judge_cold(costs[COLD].opened, costs[BARE].opened) + starting.judge(starts)
+    show_targets(targets)
+    woken = waking.measure(stack, 1 if quick else 15, runtime, has_pool)
+    waking.show(woken)
+    held = list(measure_memory(stack, stages_up_to(most)))
+    show_memory(held)
+    if os.geteuid() != 0:
+        print("not root: what other users' processes hold could not be read")
+    return {
+        "runtime": runtime,
+        "warm": asdict(warm) if warm is not None else {},
+        "targets": [{**asdict(one), "met": one.met} for one in targets],
+        "starts": _plain(starts),
         "cycles": {name: asdict(cost) for name, cost in costs.items()},
         "missing": missing,
+        "waking": {name: asdict(figures) for name, figures in woken.items()},
         "memory": [asdict(one) for one in held],
     }
-    write_json(arguments.json, found)
+
+
+def _plain(starts: dict[str, dict[str, Figures]]) -> dict[str, object]:
+    return {name: {way: asdict(one) for way, one in ways.items()} for name, ways in starts.items()}
 
 
 if __name__ == "__main__":

@@ -36,11 +36,17 @@ def look(containers: Iterable[str], groups: Iterable[int]) -> Usage:
     mine = [shims[container] for container in containers if container in shims]
     wanted = set(groups)
     return Usage(
-        shims=sum(_pss(pid) for pid in mine),
-        guests=sum(_pss(pid) for pid in _below(mine, everything)),
+        shims=sum(pss(pid) for pid in mine),
+        guests=sum(pss(pid) for pid in _below(mine, everything)),
         server=sum(_rss(one.pid) for one in everything if one.group in wanted),
         engine=sum(_rss(one.pid) for one in everything if one.name in ("dockerd", "containerd")),
     )
+
+
+def in_groups(groups: Iterable[int]) -> list[int]:
+    """The processes of these process groups."""
+    wanted = set(groups)
+    return [one.pid for one in _processes() if one.group in wanted]
 
 
 def available() -> int:
@@ -83,7 +89,7 @@ def _below(parents: Iterable[int], everything: list[Process]) -> list[int]:
     return found
 
 
-def _pss(pid: int) -> int:
+def pss(pid: int) -> int:
     """Only root may read another user's."""
     with contextlib.suppress(OSError):
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
