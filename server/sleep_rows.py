@@ -38,6 +38,9 @@ class SleepRows:
     def paused(self) -> list[Session]:
         return self._found(f"{_RUNNING} AND phase = '{PAUSED}'")
 
+    def waking(self) -> list[Session]:
+        return self._found(f"{_RUNNING} AND phase = '{WAKING}'")
+
     def fall_asleep(self, session: Session, reason: str, rested_at: float, now: float) -> bool:
         """False if it was used, or put to sleep, since `session` was read."""
         return self._pause(session, reason, rested_at, now, "AND last_used_at = :used")

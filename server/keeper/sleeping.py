@@ -20,7 +20,7 @@ from server.keeper.sandboxes import Sandboxes
 from server.keeper.turns import Turns
 from server.keeper.vitals import Vitals
 from server.presence import is_anybody_at
-from server.records import COLD, HOT, PAUSED
+from server.records import COLD, HOT, PAUSED, WAKING
 from server.sleep_rows import SleepRows
 from server.store import Admit, Session, Store
 
@@ -91,7 +91,7 @@ class Sleeping:
     def _wake(self, session: Session, reason: str) -> None:
         if session.phase == PAUSED:
             self._thaw(session, reason)
-        elif session.phase == COLD:
+        elif session.phase in (COLD, WAKING):
             self._give_sandbox(session, reason)
 
     def _thaw(self, session: Session, reason: str) -> None:
@@ -107,6 +107,7 @@ class Sleeping:
             self._rows.wake(session, reason, self._clock())
 
     def _give_sandbox(self, session: Session, reason: str) -> None:
+        self._sleep_on(session)
         self._sandboxes.evict(session.volume)
         furniture = self._furnishing.again(session)
         if furniture is None:
@@ -149,9 +150,17 @@ class Sleeping:
         for session in self._rows.paused():
             here = seen.get(session.sandbox or "")
             if here is not None and here.cause is None and not here.paused:
-                self._tried(self._freeze_again, session, 0.0)
+                self._tried(self._freeze_again, session)
 
-    def _tried(self, put: Callable[[Session, float], None], session: Session, before: float) -> None:
+        for session in self._rows.waking():
+            self._tried(self._sleep_on, session)
+
+    def _sleep_on(self, session: Session, _: float = 0.0) -> None:
+        """One that is `waking` although it is our turn was given up by somebody who could not write that."""
+        if session.phase == WAKING:
+            self._rows.sleep_on(session.id)
+
+    def _tried(self, put: Callable[[Session, float], None], session: Session, before: float = 0.0) -> None:
         """One that fails is tried again later, and keeps nobody else from sleeping."""
         if session.id in self._put_off:
             return

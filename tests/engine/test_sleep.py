@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -260,6 +262,18 @@ def test_many_callers_of_a_cold_session_get_one_sandbox(opened: Open, stack: Sta
         shown = list(pool.map(lambda number: session.output(f"echo {number}"), range(12)))
     assert shown == [f"{number}\n" for number in range(12)]
     assert len(stack.containers()) == before + 1
+
+
+def test_one_whose_waking_was_given_up_without_a_word_is_woken_by_the_next_call(opened: Open) -> None:
+    """The store had no room when its waking failed, not even for saying so."""
+    session = opened()
+    session.output("echo mine > file")
+    ask(session, "pause", cold=True)
+    store = session.stack.dir / "state" / "store" / "store.db"
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("UPDATE sessions SET phase = 'waking' WHERE id = ?", (session.id,))
+    assert session.output("cat file") == "mine\n"
+    assert state(session) == "running"
 
 
 def test_a_cold_session_can_be_closed_and_leaves_nothing(opened: Open, stack: Stack) -> None:
