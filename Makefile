@@ -36,6 +36,7 @@ chaos: setup ## everything that can die dies for ten minutes under load
 soak: setup ## does anything grow? thousands of sessions and commands
 	.venv/bin/python benchmarks/soak.py
 	.venv/bin/python benchmarks/density.py
+	SOAK_SECONDS=120 $(PYTEST) -s tests/e2e/test_soak_streams.py
 
 image: ## build the sandbox image
 	./quickstart.sh image
