@@ -57,12 +57,12 @@ fetch_runsc() {
         && dpkg-deb --extract "$place"/runsc_*.deb "$place/root" && [ -x "$place/root/usr/bin/runsc" ]
 }
 
-# First those that judge the whole machine, one after the other; then all others, two files at a time.
+# First those that judge the whole machine, one after the other; then all others, three files at a time: most of them wait for something.
 run_lanes() {
     local alone=0 others=0
     run_pytest alone --cache-clear -m alone "$@" || alone=$?
     [ "$alone" -le 1 ] || [ "$alone" -eq 5 ] || return "$alone"
-    run_pytest others -m 'not alone' --numprocesses 2 --dist loadfile "$@" || others=$?
+    run_pytest others -m 'not alone' --numprocesses 3 --dist loadfile "$@" || others=$?
     case $alone,$others in
         5,*) return "$others" ;; # 5: none was asked for
         *,5) return "$alone" ;;

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from expect import eventually
 from sandbox_client import SandboxClient
 from stack import Stack
 
@@ -81,7 +82,8 @@ def test_without_the_volumes_keys_are_there_and_workspaces_begin_anew(own: Stack
         shutil.rmtree(own.dir / "state")
         own.ctl("restore", str(tmp_path / "hot"))
         own.start()
-        assert requests.get(f"{own.url}/readyz", timeout=30).json()["status"] == "ready"
+        # Each worker remembers for a moment what it was told.
+        eventually(lambda: requests.get(f"{own.url}/readyz", timeout=30).json()["status"] == "ready")
         with SandboxClient(url=own.url, api_key=own.key) as sandbox:
             assert sandbox.execute("ls").output == ""
     finally:
