@@ -110,8 +110,9 @@ def build(config: Config, counts: Counts | None = None, rates: Path | None = Non
     app.json.sort_keys = False  # type: ignore[attr-defined] # Flask's provider has it
     app.url_map.strict_slashes = False
     store = Store(config.store_path)
-    limits = limiting(app, config, store, KeeperClient(config.keeper_socket).disk_used, rates)
-    parts = _put_together(config, store, counts or Counts(None, 0), limits)
+    keeper = KeeperClient(config.keeper_socket)
+    limits = limiting(app, config, store, keeper.disk_used, rates)
+    parts = _put_together(config, store, keeper, counts or Counts(None, 0), limits)
     app.extensions["sandbox"] = parts
     acts.register(app)
     _around_requests(app, config, Gate(config, parts.keys, parts.tickets, limits.rates), parts.meters)
@@ -147,8 +148,9 @@ _ROUTES = (
 )
 
 
-def _put_together(config: Config, store: Store, counts: Counts, limits: Limiting) -> Parts:
-    keeper = KeeperClient(config.keeper_socket)
+def _put_together(
+    config: Config, store: Store, keeper: KeeperClient, counts: Counts, limits: Limiting
+) -> Parts:
     guests = GuestClient(config.output_limit, config.executions_max)
     instance = installation.load(config)
     present = Presence(config.presence_path)

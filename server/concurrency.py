@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from server import errors
 from server.day_usage import DayUsage
 from server.detached import Detached, NoRoom, One
-from server.guest_client import SESSION_STREAMS
+from server.guest_refusals import SESSION_STREAMS
 from server.quota_rows import QuotaRows
 from server.quotas import NO_LIMIT
 from server.store import Session

@@ -15,7 +15,8 @@ from server.config import Config
 from server.day_usage import DayUsage
 from server.detached import Detached, One
 from server.guest_answers import Answer, Batch, Execution, Told
-from server.guest_client import TERMINAL, Command, GuestClient, Sandbox, refusal_of
+from server.guest_client import TERMINAL, Command, GuestClient, Sandbox
+from server.guest_refusals import refusal_of
 from server.names import Name
 from server.records import HOT
 from server.sessions import Sessions

@@ -11,8 +11,9 @@ import os
 import secrets
 import socket
 import stat
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server import errors
@@ -27,6 +28,7 @@ from server.guest_answers import (
     list_of,
     told_of,
 )
+from server.guest_refusals import refusal_of
 from server.kept_connections import KeptConnections
 from server.spool import Spooled, Stdin
 
@@ -37,7 +39,6 @@ _ANSWER_GRACE = (
 _HEAD_LIMIT = 4 << 20
 TERMINAL = "terminal."  # what the ids of terminals begin with; no caller can choose such a one
 LARGEST_BATCH = 64 << 10  # bytes of a log that are read at once
-SESSION_STREAMS = 64  # callers who may wait for something of one session at once; the guest has room for more
 _LIST_SECONDS = 5.0
 _START_GRACE = 50.0  # beyond the time to wait: an interpreter may have to be started first
 
@@ -89,6 +90,7 @@ class GuestClient:
         self._limits = protocol.Limits(_HEAD_LIMIT, max(3 * output_limit, protocol.LONGEST_DESCRIPTION))
         self._executions_max = executions_max
         self._kept = KeptConnections()
+        self._meetings: dict[str, threading.Event] = {}
 
     def bind(self, sandbox: Sandbox, binding: Binding, deadline: float) -> None:
         head = {"verb": "bind", "gid": binding.uid, **vars(binding)}
@@ -177,7 +179,7 @@ class GuestClient:
         self, sandbox: Sandbox, head: protocol.Head, body: Stdin, deadline: float
     ) -> tuple[socket.socket, protocol.Head, protocol.Body]:
         """An answer, and the connection it came on, which is the caller's to `keep` or to close."""
-        kept = self._kept.take(sandbox.id)
+        kept = self._kept.take(sandbox.id) or self._met(sandbox.id)
         if kept is not None:
             try:
                 return self._exchange(kept, head, body, deadline)
@@ -221,8 +223,21 @@ class GuestClient:
         self._kept.keep(sandbox.id, connection)
 
     def meet(self, sandbox: Sandbox) -> None:
-        """Have a connection ready for the first who asks."""
-        self.keep(sandbox, self._connect(sandbox))
+        """Have a connection ready for the first who asks; who comes before it is made waits for it."""
+        if sandbox.id in self._meetings:
+            return
+        over = self._meetings[sandbox.id] = threading.Event()
+        try:
+            self.keep(sandbox, self._connect(sandbox))
+        finally:
+            del self._meetings[sandbox.id]
+            over.set()
+
+    def _met(self, sandbox_id: str) -> socket.socket | None:
+        meeting = self._meetings.get(sandbox_id)
+        if meeting is None or not meeting.wait(_CONNECT_SECONDS):
+            return None
+        return self._kept.take(sandbox_id)
 
     def _connect(self, sandbox: Sandbox) -> socket.socket:
         return self._greet(sandbox)[0]
@@ -249,34 +264,6 @@ class GuestClient:
 
     def _refusal(self, answer: protocol.Head) -> errors.SandboxError:
         return refusal_of(str(answer.get("code")), self._executions_max)
-
-
-def refusal_of(code: str, executions_max: int) -> errors.SandboxError:
-    """What a guest's word for a refusal means to a caller."""
-    if code == "no_such_directory":
-        return errors.NoSuchDirectory(
-            "cwd", "The directory does not exist in the sandbox, or may not be entered."
-        )
-    if code == "too_many_executions":
-        return errors.TooManyExecutions(executions_max, "session")
-    if code in _REFUSALS:
-        return _REFUSALS[code]()
-    return errors.GuestUnavailable("The sandbox could not start the command. Nothing was run.")
-
-
-_REFUSALS: dict[str, Callable[[], errors.SandboxError]] = {
-    "too_many_shells": lambda: errors.TooManyShells(16),
-    "too_many_streams": lambda: errors.TooManyStreams(SESSION_STREAMS, "session"),
-    "shell_busy": errors.ShellBusy,
-    "execution_conflict": errors.ExecutionExists,
-    "execution_not_found": errors.ExecutionNotFound,
-    "execution_ended": errors.ExecutionEnded,
-    "not_begun": errors.NotBegun,
-    "no_stdin": errors.NoStdin,
-    "stdin_full": errors.StdinFull,
-    "no_terminal": errors.NoTerminal,
-    "result_forgotten": errors.ResultForgotten,
-}
 
 
 def _run_head(execution: str, fingerprint: str, command: Command, wait: float | None) -> protocol.Head:

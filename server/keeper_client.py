@@ -1,14 +1,20 @@
-"""How the web side asks the keeper: one request and one answer, a JSON line each, over a unix socket."""
+"""How the web side asks the keeper: one request and one answer, a JSON line each, over a unix socket.
+
+A connection is used again while it is warm: to make one costs the keeper a thread, and opening a session is
+a matter of a few milliseconds.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from server import errors, workspace_errors
+from server.kept_connections import has_hung_up
 from server.volume_rows import COPY_SECONDS
 
 ANSWER_LIMIT = 1 << 20
@@ -17,11 +23,24 @@ _OTHER_SECONDS = 30.0
 _COPY_SECONDS = COPY_SECONDS + 60.0  # where copies are real ones they take their time
 _CHECK_SECONDS = 5.0
 _AT_ONCE = 1000
+IDLE_SECONDS = 10.0  # after which the keeper lets go of a connection on which nothing is asked
+_WARM_SECONDS = IDLE_SECONDS / 2  # we let go first, so that nothing is ever sent to nobody
+_MOST_KEPT = 4
 
 
 class KeeperClient:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = str(path)
+        self._clock = clock
+        self._kept: list[tuple[socket.socket, float]] = []
+
+    def __enter__(self) -> KeeperClient:
+        """For those who ask for a while: no connection waits for its next use after the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._kept:
+            self._kept.pop()[0].close()
 
     def open(
         self,
@@ -132,16 +151,41 @@ class KeeperClient:
         raise errors.EngineUnavailable(str(answer.get("detail", "The Docker Engine refused.")))
 
     def _exchange(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        with socket.socket(socket.AF_UNIX) as connection:
+        connection = self._connected(seconds)
+        try:
             connection.settimeout(seconds)
-            connection.connect(self._path)
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as stream:
-                line = stream.readline(ANSWER_LIMIT)
-        answer = json.loads(line)
-        if not isinstance(answer, dict):
-            raise ValueError("not an answer")
+                answer = json.loads(stream.readline(ANSWER_LIMIT))
+            if not isinstance(answer, dict):
+                raise ValueError("not an answer")
+        except BaseException:  # also when the caller has gone: the keeper notices that nobody waits
+            connection.close()
+            raise
+        self._keep(connection)
         return answer
+
+    def _connected(self, seconds: float) -> socket.socket:
+        """The one that was used last, if it is still good; else a new one."""
+        while self._kept:
+            connection, since = self._kept.pop()
+            if self._clock() - since < _WARM_SECONDS and not has_hung_up(connection):
+                return connection
+            connection.close()
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(seconds)
+            connection.connect(self._path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _keep(self, connection: socket.socket) -> None:
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.append((connection, self._clock()))
+        else:
+            connection.close()
 
 
 def _dataset_gone() -> errors.SandboxError:

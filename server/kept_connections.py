@@ -43,14 +43,14 @@ class KeptConnections:
         """Those that were looked at go to the end, so that every one has its turn."""
         for _ in range(min(_LOOKED_AT, len(self._kept))):
             sandbox = next(iter(self._kept))
-            if all(_has_hung_up(connection) for connection in self._kept[sandbox]):
+            if all(has_hung_up(connection) for connection in self._kept[sandbox]):
                 self.forget(sandbox)
             else:
                 self._kept.move_to_end(sandbox)
 
 
-def _has_hung_up(connection: socket.socket) -> bool:
-    """A guest says nothing unasked: whatever can be read is the end."""
+def has_hung_up(connection: socket.socket) -> bool:
+    """Who is at the other end says nothing unasked: whatever can be read is the end."""
     connection.settimeout(0)
     try:
         connection.recv(1, socket.MSG_PEEK)

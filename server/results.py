@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from server.guest_answers import Answer, Artifact, Execution, Stream, Told
-from server.guest_client import refusal_of
+from server.guest_refusals import refusal_of
 from server.mimes import mime_of
 from server.times import timestamp
 

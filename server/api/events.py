@@ -20,7 +20,7 @@ from server.api.turns import Turns
 from server.api.wiring import parts
 from server.executions import Executions
 from server.guest_answers import Batch, Told
-from server.guest_client import refusal_of
+from server.guest_refusals import refusal_of
 from server.times import timestamp
 
 

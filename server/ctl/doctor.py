@@ -47,7 +47,8 @@ def _outside(url: str) -> list[Finding]:
 
 def _by_keeper(config: Config) -> list[Finding]:
     try:
-        told = KeeperClient(config.keeper_socket).doctor()
+        with KeeperClient(config.keeper_socket) as keeper:
+            told = keeper.doctor()
     except SandboxError as exc:
         advice = "systemctl start sandbox-keeper (or ./quickstart.sh), and look at its log"
         return [Finding("keeper.answers", CRITICAL, exc.detail, "an answer", advice), *_from_here(config)]

@@ -29,8 +29,8 @@ def opened_store(config: Config) -> Iterator[Store]:
 
 @contextmanager
 def opened_tenants(config: Config) -> Iterator[Tenants]:
-    with opened_store(config) as store:
-        yield Tenants(store, KeeperClient(config.keeper_socket), time.time)
+    with opened_store(config) as store, KeeperClient(config.keeper_socket) as keeper:
+        yield Tenants(store, keeper, time.time)
 
 
 @contextmanager

@@ -90,11 +90,13 @@ class Shells:
             shell.turn.release()
 
     def prepare(self, language: str) -> None:
-        """Start the interpreter that a session's first command would have to wait for."""
+        """Start the interpreter that a session's first command would have to wait for, and use it once:
+        what is done for the first time takes longer."""
         shell = self._named(language, MAIN)
         if shell.turn.acquire(_PREPARE_SECONDS, Control()):
             try:
                 shell.kept.prepare()
+                shell.kept.run(self._setting(shell, {}), Output(0))
             finally:
                 shell.turn.release()
 
@@ -105,8 +107,10 @@ class Shells:
         """
         for (language, name), shell in list(self._shells.items()):
             if shell.kept.alive:
-                work = Work(shell.kept.setting(env, self._ground.home), _PREPARE_SECONDS)
-                self.run(language, name, work, Output(0))
+                self.run(language, name, self._setting(shell, env), Output(0))
+
+    def _setting(self, shell: _Shell, env: dict[str, str]) -> Work:
+        return Work(shell.kept.setting(env, self._ground.home), _PREPARE_SECONDS)
 
     def aside(self, language: str, name: str, work: Work, output: Output, patience: float) -> Outcome | None:
         """Run something of ours in a user's shell, without a trace in `$?`; None if it stays busy."""

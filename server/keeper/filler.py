@@ -17,8 +17,8 @@ from server.keeper.runtime import Runtime, RuntimeFailed
 from server.keeper.sandboxes import Sandboxes
 
 _LOOK_SECONDS = 5.0
-_CALM_SECONDS = 1.0
-_LONGEST_SECONDS = 5.0  # in which sessions are opened all the time, and the pool becomes smaller
+_CALM_SECONDS = 0.25
+_LONGEST_SECONDS = 1.0  # in which sessions are opened all the time, and the pool becomes smaller
 _PAUSE_SECONDS = 1.0  # before what failed is tried again, however many ask
 _RESERVE = 0.1  # of the host's memory is left alone
 
@@ -52,7 +52,8 @@ class Filler:
     def _run(self) -> None:
         added = True
         while self._pool.await_change(0 if added else _LOOK_SECONDS):
-            self._step_back()
+            if not added:
+                self._step_back()
             try:
                 added = self._tend()
             except RuntimeFailed as exc:
@@ -61,7 +62,11 @@ class Filler:
                 _log.warning("could not fill the pool: %s", exc, extra={"fields": {"words": exc.words}})
 
     def _step_back(self) -> None:
-        """Those who are being served come first: to start a sandbox is work for the whole machine."""
+        """Those who are being served come first: to start a sandbox is work for the whole machine.
+
+        Only before the first of several: a demand that lasts is met by filling on, not by starting each
+        sandbox while its session waits for it.
+        """
         until = time.monotonic() + _LONGEST_SECONDS
         while (rest := self._pool.calm_in(_CALM_SECONDS)) and self._pool.waiting():
             if time.monotonic() > until or self._over.wait(rest):

@@ -12,6 +12,7 @@ import socketserver
 import sys
 import threading
 import time
+from typing import Any
 
 from server import config as configuration
 from server import instance as installation
@@ -19,11 +20,11 @@ from server.config import BadConfig, Config
 from server.keeper.runtime import Refused, RuntimeFailed
 from server.keeper.verbs import Verb
 from server.keeper.wiring import put_together
+from server.keeper_client import IDLE_SECONDS
 from server.logs import configure_logging
 from server.store import Store
 
 _REQUEST_LIMIT = 1 << 20
-_READ_SECONDS = 10.0
 
 _STOP = {signal.SIGTERM, signal.SIGINT}
 
@@ -31,23 +32,28 @@ _log = logging.getLogger("sandbox.keeper")
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    timeout = _READ_SECONDS
+    """One connection, on which one request after the other is asked."""
+
+    timeout = IDLE_SECONDS
     server: _Server
 
     def handle(self) -> None:
+        with contextlib.suppress(OSError):  # who asked has gone, or asks no more
+            while line := self.rfile.readline(_REQUEST_LIMIT):
+                self.wfile.write(json.dumps(self._answer(line)).encode() + b"\n")
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            request = json.loads(self.rfile.readline(_REQUEST_LIMIT))
-            answer = {"ok": True, **self.server.verbs[request["verb"]]({**request, "peer": self.connection})}
+            request = json.loads(line)
+            return {"ok": True, **self.server.verbs[request["verb"]]({**request, "peer": self.connection})}
         except Refused as exc:
-            answer = {"ok": False, "code": exc.code, "facts": exc.facts}
+            return {"ok": False, "code": exc.code, "facts": exc.facts}
         except RuntimeFailed as exc:
             _log.warning("%s", exc, extra={"fields": {"words": exc.words}})
-            answer = {"ok": False, "detail": str(exc)}
+            return {"ok": False, "detail": str(exc)}
         except Exception:  # the edge of the process: one failed request must not end the keeper
             _log.exception("a request failed")
-            answer = {"ok": False, "detail": "The keeper failed. Its log says why."}
-        with contextlib.suppress(OSError):  # who asked may have gone
-            self.wfile.write(json.dumps(answer).encode() + b"\n")
+            return {"ok": False, "detail": "The keeper failed. Its log says why."}
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

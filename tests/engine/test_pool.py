@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,13 @@ def filled(stack: Stack, count: int) -> set[str]:
     found = set(stack.containers())
     assert len(found) == count
     return found
+
+
+def claims(stack: Stack) -> float:
+    """How many sessions were opened from the pool."""
+    told = stack.call("GET", "/metrics", stack.admin_key).text
+    found = re.search(r'^sandbox_create_duration_seconds_count{start="warm"} (\S+)$', told, re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +114,17 @@ def test_fifty_at_once_are_all_served_the_warm_ones_first(pooled: Stack) -> None
         assert warm <= used and len(used) == MANY
         assert list(pool.map(lambda one: one.output("echo here"), sessions)) == MANY * ["here\n"]
         list(pool.map(Session.close, sessions))
+
+
+def test_a_demand_that_lasts_is_met_from_the_pool(pooled: Stack) -> None:
+    """Filling goes on between one session and the next, however many there were."""
+    filled(pooled, 3)
+    before = claims(pooled)
+    for _ in range(12):
+        session = open_in(pooled)
+        time.sleep(1)
+        session.close()
+    assert claims(pooled) - before >= 9
 
 
 def test_a_dead_one_is_never_given_away_and_is_replaced(pooled: Stack) -> None:

@@ -69,8 +69,11 @@ def cause_of(stack: Stack, session: str) -> str | None:
     return str(answer.json()["cause"]) if answer.status_code == 410 else None
 
 
-def keeper(stack: Stack) -> KeeperClient:
-    return KeeperClient(stack.dir / "state" / "run" / "keeper.sock")
+@pytest.fixture
+def keeper(own: Stack) -> Iterator[KeeperClient]:
+    """Asked as a web worker would that has fallen to somebody."""
+    with KeeperClient(own.dir / "state" / "run" / "keeper.sock") as client:
+        yield client
 
 
 def restart_keeper(stack: Stack) -> None:
@@ -109,32 +112,32 @@ def test_nor_by_the_reconciler_of_a_keeper_that_starts(own: Stack, treasure: Pat
 
 
 def test_a_volume_named_by_a_path_is_neither_written_nor_mounted_nor_removed(
-    own: Stack, treasure: Path
+    own: Stack, keeper: KeeperClient, treasure: Path
 ) -> None:
     for name in names_for(treasure)[:3]:
         session = opened(own)
         alter(own, "UPDATE sessions SET volume = ? WHERE id = ?", name, session)
         for ask in (
-            functools.partial(keeper(own).pause, session, cold=True),
-            functools.partial(keeper(own).snapshot, session, secrets.token_hex(16)),
+            functools.partial(keeper.pause, session, cold=True),
+            functools.partial(keeper.snapshot, session, secrets.token_hex(16)),
         ):
             with pytest.raises(SandboxError):
                 ask()
         own.call("DELETE", f"/v1/sessions/{session}")
 
 
-def test_a_snapshot_named_by_a_path_is_not_copied(own: Stack, treasure: Path) -> None:
+def test_a_snapshot_named_by_a_path_is_not_copied(own: Stack, keeper: KeeperClient, treasure: Path) -> None:
     session = opened(own)
     row = "INSERT INTO snapshots VALUES (?, 'default', ?, NULL, 'snapshot', NULL, 'ready', 0, ?)"
     alter(own, row, str(treasure), session, time.time())
     alter(own, "UPDATE sessions SET state = 'opening', source = ? WHERE id = ?", str(treasure), session)
     with pytest.raises(SandboxError):
-        keeper(own).open(session, "default", 64 << 20, 1, 64 << 20, {}, first=True)
+        keeper.open(session, "default", 64 << 20, 1, 64 << 20, {}, first=True)
     alter(own, "DELETE FROM sessions WHERE id = ?", session)
     alter(own, "DELETE FROM snapshots WHERE id = ?", str(treasure))
 
 
-def test_a_fake_guest_is_not_spoken_to(own: Stack) -> None:
+def test_a_fake_guest_is_not_spoken_to(own: Stack, keeper: KeeperClient) -> None:
     """It would decide what root writes beside a workspace, and be told what only a guest is told."""
     session = opened(own)
     place = own.dir / "state" / "store" / "fake.sock"
@@ -143,8 +146,8 @@ def test_a_fake_guest_is_not_spoken_to(own: Stack) -> None:
         fake.listen()
         fake.setblocking(False)
         alter(own, "UPDATE sessions SET address = ? WHERE id = ?", f"unix:{place}", session)
-        keeper(own).pause(session, cold=False)
-        keeper(own).resume(session, "used")
+        keeper.pause(session, cold=False)
+        keeper.resume(session, "used")
         with pytest.raises(BlockingIOError):  # nobody has called
             fake.accept()
     place.unlink()

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ class BadGuest:
         self.answers: list[tuple[Any, bytes] | Say] = []
         self.asked = 0
         self.hangs_up = False
+        self.connections = 0
+        self.may_greet = threading.Event()
+        self.may_greet.set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -65,6 +69,7 @@ class BadGuest:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self.connections += 1
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -73,6 +78,7 @@ class BadGuest:
                 while True:
                     head, _ = protocol.receive(connection, protocol.TO_GUEST)
                     if head["verb"] == "hello":
+                        self.may_greet.wait(5)
                         proof = protocol.prove(SECRET, head["nonce"])
                         protocol.send(
                             connection,
@@ -251,6 +257,31 @@ def test_a_kept_connection_that_died_is_replaced_without_the_caller_knowing(
 
 
 LARGE = b"x" * (2 << 20)
+
+
+def test_who_asks_while_the_guest_is_being_met_waits_for_that_connection(
+    client: GuestClient, bad: BadGuest
+) -> None:
+    bad.answers = [(GOOD, b"")]
+    bad.may_greet.clear()
+    with ThreadPoolExecutor(3) as pool:
+        meetings = [pool.submit(client.meet, bad.sandbox)]
+        eventually(lambda: bad.connections == 1)
+        meetings.append(pool.submit(client.meet, bad.sandbox))  # once is enough
+        answer = pool.submit(run, client, bad)
+        time.sleep(0.1)
+        bad.may_greet.set()
+        assert answer.result(10).exit_code == 0
+        assert [meeting.result(10) for meeting in meetings] == [None, None]
+    assert bad.connections == 1
+
+
+def test_a_guest_that_cannot_be_met_is_asked_all_the_same(client: GuestClient, bad: BadGuest) -> None:
+    bad.answers, bad.hello = [(GOOD, b"")], {"proof": "0" * 64}
+    with pytest.raises(GuestSilent):
+        client.meet(bad.sandbox)
+    bad.hello = {}
+    assert run(client, bad).exit_code == 0
 
 
 def test_a_large_stdin_is_off_the_disk_once_it_is_sent(client: GuestClient, bad: BadGuest) -> None:

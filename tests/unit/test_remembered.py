@@ -57,8 +57,8 @@ def keeper(tmp_path: Path) -> Iterator[SlowKeeper]:
 def test_however_many_ask_at_once_the_keeper_is_asked_once(
     keeper: SlowKeeper, store: Store, tmp_path: Path
 ) -> None:
-    readiness = Readiness(store, KeeperClient(tmp_path / "keeper.sock"))
-    with ThreadPoolExecutor(20) as pool:
+    with KeeperClient(tmp_path / "keeper.sock") as client, ThreadPoolExecutor(20) as pool:
+        readiness = Readiness(store, client)
         found = list(pool.map(lambda _: readiness.look(), range(20)))
     assert {ready.status for ready in found} == {"ready"}
     assert keeper.asked == 1
