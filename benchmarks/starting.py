@@ -1,7 +1,7 @@
 """What a cold start costs with each OCI runtime, side by side in one run: each against its own floor.
 
 The floor is a bare create and start; beside it a `docker run`, the keeper's own create and start, and how
-long after the start the guest answers.
+long after the start the guest answers, and takes commands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from common import IMAGE, Figures, print_table, say
 from server import config as configuration
 from server import instance as installation
 from server.guest import protocol
-from server.guest_client import GuestClient, Sandbox
+from server.guest_client import Binding, GuestClient, Sandbox
 from server.keeper.appearance import wait_for_guest
 from server.keeper.runtime import Spec
 from server.keeper.runtime.docker import DockerRuntime
@@ -34,6 +34,7 @@ BARE = "bare create + start"
 RUN = "docker run --network none IMAGE true"
 OURS = "the keeper's create + start"
 READY = "guest answers after the start"
+BOUND = "guest takes commands after the start"
 _READY_MS = 30.0
 _READY_SECONDS = 30.0
 _UID = 20000
@@ -69,6 +70,13 @@ class Keeper:
         assert path.name == protocol.SOCKET_NAME
         wait_for_guest(self.runtime, sandbox.id, path, _READY_SECONDS)
         self._guests.is_bound(sandbox)
+
+    def bind(self, sandbox: Sandbox) -> None:
+        """From then on it takes commands."""
+        config = self._config
+        limits = (config.processes, config.executions_max, config.output_limit, config.log_limit)
+        binding = Binding(_UID, *limits, soft_disk=None, env={})
+        self._guests.bind(sandbox, binding, time.monotonic() + _READY_SECONDS)
         self._guests.forget(sandbox.id)
 
     def delete(self, sandbox: str) -> None:
@@ -147,9 +155,12 @@ def _ways(name: str, keeper: Keeper, taken: dict[str, list[float]]) -> list[Call
         started = time.perf_counter()
         keeper.await_answer(sandbox)
         answered = time.perf_counter()
+        keeper.bind(sandbox)
+        bound = time.perf_counter()
         keeper.delete(sandbox.id)
         note(OURS, started - began)
         note(READY, answered - started)
+        note(BOUND, bound - started)
 
     return [lambda: note(BARE, bare()[0]), lambda: note(RUN, plain_run(name)[0]), ours]
 

@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Iterable, Tuple
 
 from .control import Control
@@ -46,22 +45,30 @@ class Unknown(Exception):
     """There is no execution of that id."""
 
 
-@dataclass
 class Execution:
     """One run of a command: how to reach it while it runs, what is kept of it afterwards."""
 
-    name: str
-    fingerprint: str
-    about: Head
-    log: Log
-    control: Control = field(default_factory=Control)
-    started_at: float = field(default_factory=time.time)
-    ended_at: float | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-    answer: Answer | None = None
-    size: int = 0  # of the answer, in bytes
-    refusal: Exception | None = None
-    promised: bool = False  # somebody was told that it runs: it stays known, whatever comes of it
+    def __init__(
+        self,
+        name: str,
+        fingerprint: str,
+        about: Head,
+        log: Log,
+        started_at: float | None = None,
+        ended_at: float | None = None,
+    ) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self.about = about
+        self.log = log
+        self.control = Control()
+        self.started_at = time.time() if started_at is None else started_at
+        self.ended_at = ended_at
+        self.done = threading.Event()
+        self.answer: Answer | None = None
+        self.size = 0  # of the answer, in bytes
+        self.refusal: Exception | None = None
+        self.promised = False  # somebody was told that it runs: it stays known, whatever comes of it
 
     @property
     def status(self) -> str:

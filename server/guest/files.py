@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Iterator
 
 from .as_user import as_user
@@ -17,17 +16,15 @@ MOST_TOOLS = 8
 MOST_WATCHES = 8
 
 
-@dataclass(frozen=True)
 class Files:
-    ground: Ground
-    roots: Roots
-    # Callers who replace or move things on a condition do so one after the other.
-    replacing: threading.Lock = field(default_factory=threading.Lock)
-    # Scripts that pack, unpack or search, and callers who watch: so many at once.
-    tools: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(MOST_TOOLS))
-    watches: threading.BoundedSemaphore = field(
-        default_factory=lambda: threading.BoundedSemaphore(MOST_WATCHES)
-    )
+    def __init__(self, ground: Ground, roots: Roots) -> None:
+        self.ground = ground
+        self.roots = roots
+        # Callers who replace or move things on a condition do so one after the other.
+        self.replacing = threading.Lock()
+        # Scripts that pack, unpack or search, and callers who watch: so many at once.
+        self.tools = threading.BoundedSemaphore(MOST_TOOLS)
+        self.watches = threading.BoundedSemaphore(MOST_WATCHES)
 
     @contextmanager
     def touched(self) -> Iterator[None]:

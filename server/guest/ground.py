@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .processes import Processes
 from .streams import Drain
 
 
-@dataclass(frozen=True)
-class Ground:
+class Ground(NamedTuple):
     processes: Processes
     drain: Drain
     env: dict[str, str]

@@ -18,8 +18,8 @@ import signal
 import termios
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Any, Iterator
+from types import MappingProxyType
+from typing import Any, Iterator, Mapping, NamedTuple
 
 from .capture import Output
 from .control import interrupt
@@ -48,13 +48,12 @@ class Died(Exception):
         self.timed_out = timed_out
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What an interpreter says when a command has ended."""
 
     status: int
     cwd: str
-    details: dict[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = MappingProxyType({})
 
 
 class Kept(ABC):

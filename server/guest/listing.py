@@ -13,8 +13,7 @@ import json
 import os
 import stat
 import time
-from dataclasses import dataclass, field
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from . import entries
 from .entries import Facts
@@ -33,8 +32,7 @@ _ANY: State = frozenset({0})  # without a pattern
 _LOOK = 256  # names between two looks at the clock
 
 
-@dataclass(frozen=True)
-class _Wish:
+class _Wish(NamedTuple):
     depth: int
     glob: Glob | None
     limit: int
@@ -42,21 +40,21 @@ class _Wish:
     deadline: float
 
 
-@dataclass
 class _Level:
     """A directory being walked. Its keys are names, and, for what is in a directory, names with a slash.
 
     Sorted so, the paths of the whole walk are sorted.
     """
 
-    fd: int
-    prefix: bytes
-    state: State
-    deep: bool
-    at: bytes  # the first key that is wanted; once used, the last that was taken
-    keys: list[bytes] = field(default_factory=list)
-    begun: bool = False
-    exhausted: bool = False
+    def __init__(self, fd: int, prefix: bytes, state: State, deep: bool, at: bytes) -> None:
+        self.fd = fd
+        self.prefix = prefix
+        self.state = state
+        self.deep = deep
+        self.at = at  # the first key that is wanted; once used, the last that was taken
+        self.keys: list[bytes] = []
+        self.begun = False
+        self.exhausted = False
 
 
 def listed(files: Files, head: Head) -> Head:

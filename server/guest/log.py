@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import threading
 from array import array
 from bisect import bisect_right
@@ -54,7 +53,9 @@ class Spool:
             _need_room(self._place, end + _LOOK_BYTES - self._good_for)
             self._good_for = end + _LOOK_BYTES
         if self._file is None and end > _IN_MEMORY:
-            file = tempfile.TemporaryFile(buffering=0, dir=self._place)  # noqa: SIM115 - closed with the log
+            from tempfile import TemporaryFile  # here: what it loads would make every start longer
+
+            file = TemporaryFile(buffering=0, dir=self._place)  # noqa: SIM115 - closed with the log
             try:
                 _write_all(file.fileno(), bytes(self._memory), 0)
             except OSError:

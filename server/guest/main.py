@@ -1,4 +1,8 @@
-"""PID 1 of a sandbox: listens on the socket that the server dials, runs what it is asked, reaps orphans."""
+"""PID 1 of a sandbox: listens on the socket that the server dials, runs what it is asked, reaps orphans.
+
+To listen and to greet takes little; what runs commands is loaded once somebody was greeted. So the server
+finds a guest that has just started, and comes with its first orders while the rest is being loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,13 @@ import time
 
 from . import protocol
 from .bell import HungUp
-from .file_verbs import TRANSFERS
-from .processes import Processes
 from .refused import Refused
-from .requests import Places, Session, bind
-from .transfers import Line
+
+if protocol.TYPE_CHECKING:
+    from typing import Any
+
+    from .processes import Processes
+    from .requests import Session
 
 HOME = "/workspace"
 OTHERS = ("/tmp", "/data")  # where else a caller may name files
@@ -30,11 +36,11 @@ _PEERCRED = struct.Struct("3i")
 class Guest:
     """The listening side: who may speak, and one thread for each connection."""
 
-    def __init__(self, secret: bytes, processes: Processes, files: tuple[int, int], places: Places) -> None:
+    def __init__(self, secret: bytes, files: tuple[int, int], places: dict[str, Any]) -> None:
         self._secret = secret
-        self._processes = processes
         self._files = files
         self._places = places
+        self._processes: Processes | None = None
         self._session: Session | None = None
         self._binding = threading.Lock()
         self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
@@ -70,6 +76,7 @@ class Guest:
                 while True:
                     head, body = protocol.receive(connection, protocol.TO_GUEST)
                     self._answer(connection, head, body)
+                    _load()
         except (OSError, EOFError, HungUp, protocol.FrameError):
             pass  # the server hung up or was restarted; what it started goes on
         finally:
@@ -77,8 +84,8 @@ class Guest:
 
     def _answer(self, connection: socket.socket, head: protocol.Head, body: protocol.Body) -> None:
         verb = str(head.get("verb"))
-        if verb in TRANSFERS and self._session is not None:
-            self._session.transfer(verb, head, Line(connection))
+        if self._session is not None and self._session.is_transfer(verb):
+            self._session.transfer(verb, head, connection)
             return
         try:
             answer, answer_body = self._dispatch(head, body, connection.fileno())
@@ -102,11 +109,25 @@ class Guest:
         return self._session.answer(str(verb), head, body, peer)
 
     def _bind(self, head: protocol.Head) -> None:
+        from .processes import Processes
+        from .requests import Places, bind
+
         with self._binding:
             if self._session is None:
-                self._session = bind(head, self._processes, self._files, self._places)
+                self._processes = Processes()
+                self._session = bind(head, self._processes, self._files, Places(**self._places))
             elif not self._session.same(head):
                 raise Refused("already_bound")
+
+    def reap(self) -> None:
+        """Before it is bound a guest has no children."""
+        if self._processes is not None:
+            self._processes.reap()
+
+
+def _load() -> None:
+    """What every later request needs. Only the first time takes time."""
+    from . import requests  # noqa: F401 - it is there from now on
 
 
 def _from_outside(connection: socket.socket) -> bool:
@@ -116,7 +137,7 @@ def _from_outside(connection: socket.socket) -> bool:
     return bool(pid == 0 or (pid == 1 and uid == 0))
 
 
-def reap_forever(processes: Processes) -> None:
+def reap_forever(guest: Guest) -> None:
     """The main thread's work: Python runs signal handlers only here."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -124,7 +145,7 @@ def reap_forever(processes: Processes) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(_STOPPED_BY_ENGINE))
     while True:
-        processes.reap()
+        guest.reap()
         os.read(wake_read, 4096)
 
 
@@ -140,8 +161,7 @@ def main(
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
     with open(os.path.join(run, protocol.SECRET_NAME), "rb") as file:
         secret = file.read()
-    processes = Processes()
-    guest = Guest(secret, processes, files, Places(run, shells, home, others))
+    guest = Guest(secret, files, {"run": run, "shells": shells, "home": home, "others": others})
     path = os.path.join(run, protocol.SOCKET_NAME)
     threading.Thread(target=guest.listen, args=(path,), daemon=True).start()
-    reap_forever(processes)
+    reap_forever(guest)

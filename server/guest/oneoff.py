@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import terminal
 from .capture import Output
@@ -22,8 +22,7 @@ _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a command runs, and under which variables."""
 
     ground: Ground

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Iterator, NamedTuple
 
 from .refused import Refused
@@ -19,8 +18,7 @@ LONGEST = 4096
 _MOST_LINKS = 40  # as the kernel
 
 
-@dataclass(frozen=True)
-class Roots:
+class Roots(NamedTuple):
     """`home` is where relative paths begin; `others` may be named absolutely, as it may."""
 
     home: bytes

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-from dataclasses import dataclass, field
 from typing import Callable, Mapping, NamedTuple, Sequence
 
 from . import terminal
@@ -31,8 +30,7 @@ class NoSuchDirectory(Exception):
     """The working directory does not exist or may not be entered."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """Whom commands run as. `processes` is the user's limit, below the container's (our reserve).
 
     `largest` is how large a file may become, where no filesystem bounds it.
@@ -52,17 +50,17 @@ class End(NamedTuple):
     usage: resource.struct_rusage
 
 
-@dataclass
 class Child:
     """A process of ours. `exited` becomes readable when it has ended and `status` is known."""
 
-    pid: int
-    mark: int
-    exited: int
-    _notify: int
-    status: int | None = None
-    cpu_seconds: float = 0.0
-    peak_memory: int = 0
+    def __init__(self, pid: int, mark: int, exited: int, notify: int) -> None:
+        self.pid = pid
+        self.mark = mark
+        self.exited = exited
+        self._notify = notify
+        self.status: int | None = None
+        self.cpu_seconds = 0.0
+        self.peak_memory = 0
 
     def ended(self, end: End) -> None:
         self.status = end.status
@@ -88,19 +86,19 @@ class Screen(NamedTuple):
     rows: int
 
 
-@dataclass
 class Processes:
     """The table of our children.
 
     A child may end before it is in the table, so while one is being started, statuses of strangers are kept.
     """
 
-    identity: Identity | None = None
-    _children: dict[int, Child] = field(default_factory=dict)
-    _early: dict[int, End] = field(default_factory=dict)
-    _starting: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _marks: int = _MARK_BASE
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self._children: dict[int, Child] = {}
+        self._early: dict[int, End] = {}
+        self._starting = 0
+        self._lock = threading.Lock()
+        self._marks = _MARK_BASE
 
     def spawn(
         self,

@@ -6,11 +6,11 @@ The server has checked what its callers sent; here only what would hurt the gues
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Callable, Iterator
+from typing import Callable, Iterator, NamedTuple
 
 from . import oneoff, replies, shell_state
 from .aftermath import Aftermath
@@ -45,8 +45,7 @@ _NEVER_RAN = 137, "SIGKILL"
 _GROWING = {"file_write", "file_mkdir", "file_copy", "file_edit", "archive_unpack"}
 
 
-@dataclass
-class Session:
+class Session(NamedTuple):
     """A guest that knows for whom it works."""
 
     bound: Head
@@ -57,9 +56,7 @@ class Session:
     oom: OomCounter
     aftermath: Aftermath
     files: Files
-    watchers: threading.BoundedSemaphore = field(
-        default_factory=lambda: threading.BoundedSemaphore(_MOST_WATCHERS)
-    )
+    watchers: threading.BoundedSemaphore
 
     def same(self, head: Head) -> bool:
         return head == self.bound
@@ -77,8 +74,12 @@ class Session:
         except REFUSALS as exc:
             raise Refused(code_of(exc)) from exc
 
-    def transfer(self, verb: str, head: Head, line: Line) -> None:
+    def is_transfer(self, verb: str) -> bool:
+        return verb in TRANSFERS
+
+    def transfer(self, verb: str, head: Head, connection: socket.socket) -> None:
         """Ends with the transfer; what cannot be done is told on the line."""
+        line = Line(connection)
         try:
             TRANSFERS[verb](self.files, self._with_room(verb, head), line)
         except Refused as exc:
@@ -284,11 +285,11 @@ def bind(head: Head, processes: Processes, files: tuple[int, int], places: Place
         oom=OomCounter(),
         aftermath=Aftermath(ground, soft),
         files=Files(ground, roots),
+        watchers=threading.BoundedSemaphore(_MOST_WATCHERS),
     )
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """`run` is shared with the server, `shells` is the guest's own, `home` and `others` are the user's."""
 
     run: str

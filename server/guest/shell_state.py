@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Mapping, NamedTuple
 
 from . import recollection
 from .capture import Output
@@ -25,13 +25,12 @@ _PATIENCE = 1.0
 _SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """`exports` are commands that set the shell's variables, `env` what every program of the session gets."""
 
     cwd: str = ""
     exports: str = ""
-    env: dict[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = MappingProxyType({})
     ran: dict[str, Any] | None = None
 
 
@@ -42,7 +41,7 @@ def describe(shells: Shells, ground: Ground, executions: Executions | None) -> b
     """
     state = _asked(shells, ground)
     for ran in () if executions is None else recollection.recollections(executions):
-        packed = _packed(replace(state, ran=ran))
+        packed = _packed(state._replace(ran=ran))
         if len(packed) <= LONGEST_DESCRIPTION:
             return packed
     return _packed(state)
@@ -75,7 +74,7 @@ def put_back(state: Body, shells: Shells, ground: Ground, executions: Executions
 
 
 def _packed(state: State) -> bytes:
-    return json.dumps(asdict(state)).encode()
+    return json.dumps({**state._asdict(), "env": dict(state.env)}).encode()
 
 
 def _unpacked(raw: Body) -> State:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from dataclasses import dataclass, field
 
 from .bash import Bash
 from .capture import Output
@@ -63,10 +62,10 @@ class Turn:
                 self._waiting[0].set()
 
 
-@dataclass
 class _Shell:
-    kept: Kept
-    turn: Turn = field(default_factory=Turn)
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.turn = Turn()
 
     def is_over(self) -> bool:
         return self.turn.is_free() and not self.kept.alive

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass, field
 from typing import Callable, Iterator
 
 from .drafts import is_fresh_name
@@ -27,11 +26,11 @@ _FULL = (errno.ENOSPC, errno.ENOMEM)
 _POINT = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-@dataclass
 class _Node:
-    above: int | None
-    name: bytes
-    below: dict[bytes, int] = field(default_factory=dict)
+    def __init__(self, above: int | None, name: bytes) -> None:
+        self.above = above
+        self.name = name
+        self.below: dict[bytes, int] = {}
 
 
 Tell = Callable[[str, bytes, bool], None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
 from typing import Any
 
 from .capture import Output
@@ -13,9 +12,9 @@ from .protocol import Body
 from .usage import Usage
 
 TIMED_OUT_CODE = 124
+_NOTHING_USED = Usage(0.0, None)
 
 
-@dataclass(frozen=True)
 class Work:
     """A command with everything it needs.
 
@@ -23,28 +22,49 @@ class Work:
     is the size of the terminal that it shall have, in columns and rows.
     """
 
-    command: str | list[str]
-    timeout: float
-    cwd: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    stdin: Body | None = None
-    open_stdin: bool = False
-    screen: tuple[int, int] | None = None
-    control: Control = field(default_factory=Control)
+    def __init__(
+        self,
+        command: str | list[str],
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: Body | None = None,
+        open_stdin: bool = False,
+        screen: tuple[int, int] | None = None,
+        control: Control | None = None,
+    ) -> None:
+        self.command = command
+        self.timeout = timeout
+        self.cwd = cwd
+        self.env = env or {}
+        self.stdin = stdin
+        self.open_stdin = open_stdin
+        self.screen = screen
+        self.control = control or Control()
 
 
-@dataclass
 class Outcome:
     """What a command came to. `details` holds what only an interpreter can tell: a value, an error."""
 
-    output: Output
-    cwd: str
-    exit_code: int = 0
-    signal: str | None = None
-    timed_out: bool = False
-    restarted: bool = False
-    details: dict[str, Any] = field(default_factory=dict)
-    usage: Usage = field(default_factory=lambda: Usage(0.0, None))
+    def __init__(
+        self,
+        output: Output,
+        cwd: str,
+        exit_code: int = 0,
+        signal: str | None = None,
+        timed_out: bool = False,
+        restarted: bool = False,
+        details: dict[str, Any] | None = None,
+        usage: Usage = _NOTHING_USED,
+    ) -> None:
+        self.output = output
+        self.cwd = cwd
+        self.exit_code = exit_code
+        self.signal = signal
+        self.timed_out = timed_out
+        self.restarted = restarted
+        self.details = details or {}
+        self.usage = usage
 
 
 def decode_status(status: int) -> tuple[int, str | None]:

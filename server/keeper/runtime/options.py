@@ -35,7 +35,7 @@ class Options:
         chosen = {"Runtime": oci_runtime} if oci_runtime else {}
         return {
             "Image": spec.image,
-            "Entrypoint": ["python3", "-IS", "/opt/sandbox"],
+            "Entrypoint": ["python3", "-IS", "/opt/sandbox/start.py"],
             "Cmd": [],
             "User": f"0:{self.socket_gid}",
             "Hostname": "sandbox",
