@@ -73,6 +73,11 @@ class Detached:
         found: int = self._store.quickly(*_counting(tenant, user, now)).fetchone()[0]
         return found
 
+    def in_session(self, session: str) -> set[str]:
+        """The ids of its executions that are counted."""
+        rows = self._store.quickly("SELECT execution FROM detached WHERE session = ?", (session,))
+        return {str(row[0]) for row in rows}
+
     def of(self, tenant: str) -> dict[str, set[str]]:
         """Executions by session."""
         found: dict[str, set[str]] = {}

@@ -7,7 +7,7 @@ worker or the whole server goes away, and all that is told of it comes from ther
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from server import errors
 from server.concurrency import Concurrency
@@ -194,8 +194,21 @@ class Executions:
         return self._noted(session, told)
 
     def list(self, tenant: str, session_id: str) -> list[Execution]:
-        with self._reached(tenant, session_id) as (_, sandbox):
-            return self._guests.list(sandbox)
+        with self._reached(tenant, session_id) as (session, sandbox):
+            found = self._guests.list(sandbox)
+        counted = self._detached.in_session(session_id)
+        for one in found:
+            if one.id in counted:
+                self._settle(session, one)
+        return found
+
+    def settle(self, tenant: str, session_id: str) -> None:
+        """Before it is closed: how long what ran by itself has run is known to its guest alone."""
+        if not self._detached.in_session(session_id):
+            return
+        with suppress(errors.SandboxError):  # then it counts until now, within its bounds
+            if self._sessions.get(tenant, session_id).phase == HOT:
+                self.list(tenant, session_id)
 
     def signal(self, tenant: str, session_id: str, execution: str, number: int) -> None:
         with self._reached(tenant, session_id) as (session, sandbox):
@@ -257,13 +270,15 @@ class Executions:
 
     def _noted(self, session: Session, told: Told) -> Told:
         """Whoever learns that an execution has ended says so: it counts no more, nor keeps its session."""
-        ended_at = told.execution.ended_at
-        if ended_at is not None:
-            ran = 0.0 if told.refusal is not None else ended_at - told.execution.started_at
-            until = self._detached.remove(session.id, told.execution.id, ran)
-            if until is not None:
-                self._sessions.rest(session, until, ended_at)
+        self._settle(session, told.execution, told.refusal is not None)
         return told
+
+    def _settle(self, session: Session, one: Execution, refused: bool = False) -> None:
+        if one.ended_at is None:
+            return
+        until = self._detached.remove(session.id, one.id, 0.0 if refused else one.ended_at - one.started_at)
+        if until is not None:
+            self._sessions.rest(session, until, one.ended_at)
 
 
 def _conflict(name: Name) -> errors.SandboxError:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from server.errors import Invalid, SandboxError
+from server.file_errors import AlreadyExists
 from server.guest.protocol import PIECE
 from server.guest_client import Sandbox
 from server.guest_files_client import GuestFiles
@@ -35,14 +36,21 @@ class Placing:
         """Asked before anything is opened."""
         return self._uploads.wanted(tenant, uploads, "files")
 
-    def place(self, session: Session, uploads: list[Upload], close: bool) -> list[Placed]:
-        """All of them; if one cannot be, the session is closed when nobody else can know of it."""
+    def place(
+        self, session: Session, uploads: list[Upload], close: bool, again: bool = False
+    ) -> list[Placed]:
+        """All of them; if one cannot be, the session is closed when nobody else can know of it.
+
+        `again`: they may have been placed before, and worked on since; what is there stays.
+        """
         names = distinct(upload.name for upload in uploads)
         placed = []
+        expected = (AlreadyExists,) if again else ()
         try:
             with self._sessions.reached(session) as sandbox:
                 for upload, name in zip(uploads, names, strict=True):
-                    self._place(sandbox, upload, name)
+                    with contextlib.suppress(*expected):
+                        self._place(sandbox, upload, name, create_only=again)
                     placed.append(Placed(upload.id, name, upload.size))
         except SandboxError:
             if close:
@@ -51,15 +59,14 @@ class Placing:
             raise
         return placed
 
-    def _place(self, sandbox: Sandbox, upload: Upload, name: str) -> None:
+    def _place(self, sandbox: Sandbox, upload: Upload, name: str, create_only: bool) -> None:
         try:
             source = os.open(self._uploads.path(upload.id), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as exc:
             raise Invalid("files", f"The upload {upload.id} was removed meanwhile.") from exc
         try:
-            writing = self._files.write(
-                sandbox, Write(name.encode(), None, False, create_only=False, match=None, limit=upload.size)
-            )
+            wanted = Write(name.encode(), None, False, create_only, match=None, limit=upload.size)
+            writing = self._files.write(sandbox, wanted)
             try:
                 while piece := self._apart(os.read, source, PIECE):
                     writing.give(piece)

@@ -13,6 +13,7 @@ from server.errors import HostFull, Invalid, QuotaExceeded, TooManySessions
 from server.quotas import Quotas, quotas_of
 from server.records import WAKING
 from server.store import Session, Store
+from server.tenant_errors import TenantSuspended
 
 # A session without a sandbox takes no memory; one that is being opened, or woken, is about to.
 HAS_SANDBOX = f"(state = 'opening' OR sandbox IS NOT NULL OR phase = '{WAKING}')"
@@ -101,9 +102,12 @@ class QuotaRows:
         self._check_sizes(connection, session, ("memory", "cpus"))
 
     def _standing(self, connection: sqlite3.Connection, tenant: str) -> tuple[Quotas, dict[str, int]]:
-        row = connection.execute("SELECT limits FROM tenants WHERE id = ?", (tenant,)).fetchone()
+        sql = "SELECT limits, suspended_at, deleted_at FROM tenants WHERE id = ?"
+        row = connection.execute(sql, (tenant,)).fetchone()
+        if row is not None and (row["suspended_at"] is not None or row["deleted_at"] is not None):
+            raise TenantSuspended  # since it was let in
         held = connection.execute(_HELD, {"tenant": tenant}).fetchone()
-        return self._quotas("{}" if row is None else row[0]), dict(held)
+        return self._quotas("{}" if row is None else row["limits"]), dict(held)
 
     def _check_sizes(
         self, connection: sqlite3.Connection, wanted: Session, of_users: tuple[str, ...]

@@ -31,7 +31,8 @@ class Readiness:
         self.look = Remembered(self._look, _REMEMBERED_SECONDS)
 
     def _look(self) -> Ready:
-        checks = {"store": self._check_store(), "keeper": "ok", "engine": "ok", "image": "ok"}
+        checks = dict.fromkeys(("store", "keeper", "engine", "image", "sandbox"), "ok")
+        checks["store"] = self._check_store()
         wall: dict[str, str] | None = None
         storage = None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 from server.records import Tenant
 from server.store import Store
@@ -21,11 +22,14 @@ class TenantRows:
             if connection.execute(sql, (name, now, limits)).rowcount != 1:
                 raise TenantExists
 
-    def change_limits(self, name: str, limits: str) -> None:
+    def change_limits(self, name: str, changed: Callable[[str], str]) -> None:
+        """One transaction: of two changes at once neither is lost."""
         with self._store.writing() as connection:
-            sql = "UPDATE tenants SET limits = ? WHERE id = ? AND deleted_at IS NULL"
-            if connection.execute(sql, (limits, name)).rowcount != 1:
+            found = "SELECT limits FROM tenants WHERE id = ? AND deleted_at IS NULL"
+            row = connection.execute(found, (name,)).fetchone()
+            if row is None:
                 raise TenantNotFound
+            connection.execute("UPDATE tenants SET limits = ? WHERE id = ?", (changed(row[0]), name))
 
     def get(self, name: str) -> Tenant:
         sql = "SELECT * FROM tenants WHERE id = ? AND deleted_at IS NULL"

@@ -15,6 +15,7 @@ from server.store import Store
 from server.tenant_rows import TenantRows
 from server.usage import Usage
 
+DEFAULT_TENANT = "default"  # whose keys are made where no tenant is named
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -51,8 +52,7 @@ class Tenants:
 
     def change_limits(self, name: str, limits: Mapping[str, object]) -> Tenant:
         """Those that are named; `default` is what everybody has."""
-        own = json.loads(self._rows.get(name).limits)
-        self._rows.change_limits(name, checked(limits, own))
+        self._rows.change_limits(name, lambda own: checked(limits, json.loads(own)))
         return self._rows.get(name)
 
     def get(self, name: str) -> Tenant:
@@ -74,6 +74,9 @@ class Tenants:
 
     def delete(self, name: str) -> None:
         """Gone at once for every caller. What the keeper cannot remove now, its sweeps will."""
+        if name == DEFAULT_TENANT:
+            words = "The tenant 'default' is the installation's own, and cannot be made again. Suspend it."
+            raise errors.Invalid("tenant", words)
         sandboxes = self._rows.delete(name, self._clock())
         with contextlib.suppress(errors.Unavailable):
             for sandbox in sandboxes:

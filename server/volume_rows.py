@@ -155,16 +155,20 @@ class VolumeRows:
         row = self._store.quickly("SELECT rowid FROM tenants WHERE id = ?", (tenant,)).fetchone()
         return int(row[0])
 
-    def promised(self) -> int:
-        """Disk space that live sessions may take, all together."""
-        sql = "SELECT coalesce(sum(disk), 0) FROM sessions WHERE state != 'ended'"
-        return int(self._store.quickly(sql).fetchone()[0])
+    def promised(self) -> dict[str, int]:
+        """Disk space that live sessions may take, by tenant."""
+        sql = "SELECT tenant, coalesce(sum(disk), 0) FROM sessions WHERE state != 'ended' GROUP BY tenant"
+        return {str(tenant): int(disk) for tenant, disk in self._store.quickly(sql)}
 
     def is_owned(self, volume: str) -> bool:
         return bool(self._store.quickly(_IS_OWNED, {"volume": volume}).fetchone()[0])
 
     def owned(self) -> set[str]:
         return {str(row[0]) for row in self._store.quickly(_OWNED).fetchall()}
+
+    def freed(self) -> list[str]:
+        """Volumes of checkpoints that are gone."""
+        return [str(row[0]) for row in self._store.quickly("SELECT volume FROM freed LIMIT 1000")]
 
     def left_in(self, sandbox: str) -> list[str]:
         """Volumes that checkpoints of the session which ended in it have left."""

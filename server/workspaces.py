@@ -50,13 +50,16 @@ class Workspaces:
         """Those of the operator's that any session may have."""
         return self._keeper.datasets()
 
-    def visit(self, tenant: str, name: str) -> str:
-        """A session in which the workspace can be read: the live one that has it, or one made to look."""
+    def visit(self, tenant: str, name: str) -> tuple[str, bool]:
+        """A session in which the workspace can be read: the live one that has it, or one made to look.
+
+        And whether this call has made it.
+        """
         self._rows.workspace(tenant, name)
         present = self._rows.visitor(tenant, name)
         if present is not None:
             with contextlib.suppress(errors.SessionNotFound, errors.SessionEnded):
-                return self._sessions.get(tenant, present).id
+                return self._sessions.get(tenant, present).id, False
         wish = Wish(
             user_id=None,
             image=self._config.default_image,
@@ -69,7 +72,8 @@ class Workspaces:
             workspace=name,
             visit=True,
         )
-        return self._sessions.open(tenant, wish, None)[0].id
+        opened = self._sessions.open(tenant, wish, None)
+        return opened.session.id, opened.mine
 
     def _end_visit(self, tenant: str, name: str) -> None:
         present = self._rows.visitor(tenant, name)

@@ -57,6 +57,10 @@ ACTIONS = {
     "snapshots.undo": "session.undo",
     "snapshots.fork": "session.fork",
     "workspaces.delete": "workspace.delete",
+    "workspaces.list_files": "workspace.visit",
+    "workspaces.stat": "workspace.visit",
+    "workspaces.download": "workspace.visit",
+    "workspaces.download_archive": "workspace.visit",
     "uploads.upload": "upload.add",
     "uploads.delete": "upload.delete",
     "admin_tenants.create": "tenant.create",
@@ -113,6 +117,7 @@ class Hearing:
     session: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
     is_over: bool = False
+    changes: bool = False  # although its route does not, as a rule
 
 
 def begin(config: Config) -> None:
@@ -137,6 +142,11 @@ def heard(asked: BaseModel) -> None:
 def note(**details: Any) -> None:
     """What only became known by doing it."""
     g.hearing.details.update(details)
+
+
+def change() -> None:
+    """Something is opened for a request that only asks."""
+    g.hearing.changes = True
 
 
 def check() -> None:
@@ -197,7 +207,7 @@ def _command(command: str | list[str], how: str) -> dict[str, Any]:
 
 
 def _is_change() -> bool:
-    if request.endpoint in _CHANGES:
+    if request.endpoint in _CHANGES or g.hearing.changes:
         return True
     return request.method in _CHANGING and request.endpoint not in READS
 

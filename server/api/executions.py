@@ -152,8 +152,8 @@ def _pieces(read: Callable[[int], Batch], until: int) -> Iterator[tuple[str, byt
 
 
 def caller_present() -> AbstractContextManager[None]:
-    """Who hangs up while a command runs is not waited for: its connection is needed for others."""
-    return noticed(request.environ.get("gunicorn.socket"), _WORTH_WATCHING)
+    """Who hangs up while a command runs, or whose key is withdrawn, is not waited for."""
+    return noticed(request.environ.get("gunicorn.socket"), _WORTH_WATCHING, still_authorized())
 
 
 def _without_body(asked: models.RunCommand, session_id: str) -> tuple[dict[str, Any], Name]:
@@ -179,7 +179,7 @@ def execute_in_session(session_id: str, mode: dict[str, Any], name: Name, comman
         with caller_present():
             answer = parts().executions.run(tenant(), named(session_id), command, name)
         parts().meters.executed(time.monotonic() - began, answer)
-        acts.note(exit_code=answer.exit_code)
+        acts.note(exit_code=answer.exit_code, **({} if answer.new else {"repeated": True}))
         return telling.result(answer, session_id, name.id)
     with caller_present():
         told = parts().executions.start(tenant(), named(session_id), command, name, wait)

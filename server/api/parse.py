@@ -42,6 +42,7 @@ class LargeBodies:
     def __init__(self, largest: int) -> None:
         self._largest = largest
         self._places = threading.BoundedSemaphore(_LARGE_AT_ONCE)
+        self._of_tenants: dict[str, threading.BoundedSemaphore] = {}
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -50,13 +51,22 @@ class LargeBodies:
         if size is not None and size <= SMALL_BODY:
             yield
             return
-        if not self._places.acquire(timeout=_LARGE_SECONDS):
-            raise errors.ServerBusy("Too many large requests at once. Try again shortly.")
-        try:
+        with self._taken(self._half(g.key.tenant)), self._taken(self._places):
             request.max_content_length = self._largest
             yield
+
+    def _half(self, tenant: str) -> threading.BoundedSemaphore:
+        """So many places at most are one tenant's, who may send very slowly."""
+        return self._of_tenants.setdefault(tenant, threading.BoundedSemaphore(_LARGE_AT_ONCE // 2))
+
+    @contextmanager
+    def _taken(self, places: threading.BoundedSemaphore) -> Iterator[None]:
+        if not places.acquire(timeout=_LARGE_SECONDS):
+            raise errors.ServerBusy("Too many large requests at once. Try again shortly.")
+        try:
+            yield
         finally:
-            self._places.release()
+            places.release()
 
 
 def body_of(model: type[Model]) -> Model:

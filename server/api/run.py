@@ -40,6 +40,7 @@ class _Order:
 def run() -> Response:
     order, given = _ordered()
     if given is not None:
+        acts.note(repeated=True)
         return telling.text(given)
     for _ in range(_TRIES - 1):
         try:
@@ -48,6 +49,7 @@ def run() -> Response:
             if order.idempotency is None:
                 raise
             if (given := _given_before(order.idempotency)) is not None:
+                acts.note(repeated=True)
                 return telling.text(given)
             parts().spending.free_unspent(tenant(), order.idempotency)
     return _carried_out(order)

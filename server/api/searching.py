@@ -8,6 +8,7 @@ from server.api import bulk_models as models
 from server.api import parse
 from server.api.file_names import path_as_json
 from server.api.hangup import noticed
+from server.api.transfers import still_authorized
 from server.api.wiring import named, parts, tenant
 from server.bulk_answers import Match
 from server.guest_bulk_client import Sought
@@ -22,7 +23,7 @@ def search(session_id: str) -> Response:
     bulk, turns = parts().bulk, parts().turns
     wish = (asked.pattern, asked.regex, asked.ignore_case, asked.glob, asked.context, asked.limit)
     sought = Sought(asked.place, *wish)
-    with noticed(request.environ.get("gunicorn.socket"), _WORTH_WATCHING):
+    with noticed(request.environ.get("gunicorn.socket"), _WORTH_WATCHING, still_authorized()):
         rows, leave = parts().files.begin(
             tenant(), named(session_id), lambda _, guest: bulk.search(guest, sought)
         )

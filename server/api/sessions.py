@@ -10,6 +10,7 @@ from flask import Blueprint, Response, g, jsonify, request
 from server.api import parse, scopes, session_models
 from server.api.hangup import noticed
 from server.api.limits import lease_of, wish_of
+from server.api.transfers import still_authorized
 from server.api.wiring import named, parts, tenant
 from server.errors import Invalid
 from server.records import COLD, HOT, PAUSED, WAKING
@@ -89,20 +90,23 @@ def _create() -> tuple[Response, bool]:
     if session_models.names_uploads(asked.files, asked.datasets):
         scopes.need("files")
     files = parts().placing.wanted(tenant(), asked.files or [])
-    with noticed(request.environ.get("gunicorn.socket") if wait else None):
-        session, new, _ = parts().sessions.open(tenant(), wish, parse.idempotency(), wait)
+    peer = request.environ.get("gunicorn.socket") if wait else None
+    with noticed(peer, check=still_authorized()):
+        session, new, mine = parts().sessions.open(tenant(), wish, parse.idempotency(), wait)
     g.log["session"] = session.id
     if session.phase == HOT:
         gevent.spawn(parts().sessions.meet, session)  # when this answer is on its way
     answer = {"status": "created" if new else "existing", **as_json(session)}
     if files:
-        placed = parts().placing.place(session, files, close=new and session.idempotency_key is None)
+        close = new and session.idempotency_key is None
+        placed = parts().placing.place(session, files, close, again=new and not mine)
         answer["files"] = [{"file_id": one.upload, "path": one.name, "size": one.size} for one in placed]
     return jsonify(answer), new
 
 
 def _close(session_id: str) -> None:
-    parts().sessions.close(tenant(), named(session_id))
+    parts().executions.settle(tenant(), named(session_id))
+    parts().sessions.close(tenant(), session_id)
 
 
 def as_json(session: Session) -> dict[str, Any]:

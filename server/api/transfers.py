@@ -10,30 +10,20 @@ from functools import partial
 
 import gevent
 from flask import g, request
-from greenlet import greenlet
 from gunicorn.http.errors import ParseException
 
 from server import errors
-from server.api.hangup import Stop
+from server.api.hangup import Cut, oversee
 from server.api.parse import SlowBody
 from server.api.problems import Refusal
 from server.api.wiring import key, parts, tenant
 from server.file_errors import TooLarge
 
-_LOOK_SECONDS = 1.0
 _SMALLEST, _LARGEST = 4 << 10, 128 << 10
 _QUICK, _SLOW = 0.1, 2.0
 _PACE_SECONDS = 60.0
 _SLOWEST = 1024  # bytes a second
 _TOO_SLOW = "The body came too slowly: less than 1 KiB a second for a minute."
-
-
-class _Cut(Stop):
-    """Thrown into a transfer that must not go on; `reason` is what its caller shall be told."""
-
-    def __init__(self, reason: errors.SandboxError) -> None:
-        super().__init__(reason.code)
-        self.reason = reason
 
 
 def permission(session_id: str) -> Callable[[], None]:
@@ -61,23 +51,13 @@ def _may_go_on(is_revoked: Callable[[str], bool], key_id: str) -> None:
 @contextmanager
 def overseen(check: Callable[[], None]) -> Iterator[None]:
     """What `check` raises is raised in the block, within a second or two, whatever that waits for."""
-    watcher = gevent.spawn(_oversee, gevent.getcurrent(), check)
+    watcher = gevent.spawn(oversee, gevent.getcurrent(), check)
     try:
         yield
-    except _Cut as exc:
+    except Cut as exc:
         raise exc.reason from None
     finally:
         watcher.kill(block=False)
-
-
-def _oversee(busy: greenlet, check: Callable[[], None]) -> None:
-    while True:
-        gevent.sleep(_LOOK_SECONDS)
-        try:
-            check()
-        except errors.SandboxError as exc:
-            gevent.kill(busy, _Cut(exc))
-            return
 
 
 def sent(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Response, g, jsonify, request
 
-from server.api import archives, contents, files, parse, workspace_models
+from server.api import acts, archives, contents, files, parse, workspace_models
 from server.api.wiring import parts, tenant
 from server.times import timestamp
 from server.volume_rows import Workspace
@@ -59,7 +59,11 @@ def datasets() -> Response:
 
 def _visited(name: str) -> str:
     """The session through which it is looked at: its files are a sandbox's to read, never the host's."""
-    return parts().workspaces.visit(tenant(), name)
+    session_id, opened = parts().workspaces.visit(tenant(), name)
+    g.log["session"] = session_id
+    if opened:
+        acts.change()
+    return session_id
 
 
 def _as_json(workspace: Workspace, used: int | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from server.ctl.place import opened_keys, opened_store
 from server.ctl.words import Commands, command, group, lifetime, seconds, table, tell
 from server.keys import OPERATOR, Keys
 from server.records import SCOPES, Key
-from server.tenants import check_name
+from server.tenants import DEFAULT_TENANT, check_name
 
 _PAGE = 1000
 
@@ -22,7 +22,7 @@ def add_to(commands: Commands) -> None:
     new = command(key, "new", "make a key and print it, this once", _new, act="key.create")
     whose = new.add_mutually_exclusive_group()
     whose.add_argument(
-        "--tenant", default="default", help="whose; made if there is none (default: %(default)s)"
+        "--tenant", default=DEFAULT_TENANT, help="whose; made if there is none (default: %(default)s)"
     )
     whose.add_argument("--admin", action="store_true", help="the operator's own, for /v1/admin: of no tenant")
     new.add_argument("--name", default="", help="a name to tell keys apart")

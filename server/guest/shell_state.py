@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def describe(shells: Shells, ground: Ground, executions: Executions | None) -> bytes:
-    """Without directory and variables while the shell is busy: it cannot be asked then.
+    """While the shell is busy, and cannot be asked, only with what the session itself was given.
 
     With what was run, if `executions` are given, as far as there is room for it.
     """
@@ -51,8 +51,10 @@ def _asked(shells: Shells, ground: Ground) -> State:
     output = Output(_LARGEST)
     told = shells.aside("bash", MAIN, Work("\\builtin export -p", _SECONDS), output, _PATIENCE)
     listing = output.streams["stdout"]
-    if told is None or told.exit_code != 0 or listing.truncated:
+    if told is None or told.exit_code != 0:
         return State(env=ground.env)
+    if listing.truncated:
+        return State(told.cwd, env=ground.env)
     exports = b"".join(listing.parts()).decode("utf-8", "replace")
     return State(told.cwd, exports, ground.env)
 
@@ -65,10 +67,9 @@ def put_back(state: Body, shells: Shells, ground: Ground, executions: Executions
             recollection.put_back(was.ran, executions)
     changed = {name: value for name, value in ground.env.items() if was.env.get(name) != value}
     ground.env.update({**was.env, **ground.env})
-    if not was.cwd:
-        return
-    home, cwd = shlex.quote(ground.home), shlex.quote(was.cwd)
-    settings = "".join(f"\\builtin export {name}={shlex.quote(value)}\n" for name, value in changed.items())
+    home, cwd = shlex.quote(ground.home), shlex.quote(was.cwd or ground.home)
+    told = changed if was.exports else ground.env
+    settings = "".join(f"\\builtin export {name}={shlex.quote(value)}\n" for name, value in told.items())
     orders = f"{was.exports}\n{settings}\\builtin cd -- {cwd} 2>/dev/null || \\builtin cd -- {home}\n"
     shells.aside("bash", MAIN, Work(orders, _SECONDS), Output(0), _SECONDS)
 

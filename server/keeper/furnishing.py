@@ -86,7 +86,7 @@ class Furnishing:
     def check(self, session: Session) -> None:
         """Raises if there is no room for another volume of the session's tenant."""
         if self._volumes is not None:
-            self._check_room()
+            self._check_room(session.tenant)
             self._within(self._share(session), lambda _: None)
 
     def give(self, session: Session, waiting: Furniture) -> Furniture:
@@ -104,7 +104,7 @@ class Furnishing:
                 raise Refused("storage_unsupported")
             return Furniture()
         share = self._share(session)
-        self._check_room()
+        self._check_room(session.tenant)
         source, volume = session.source, session.volume
         if source is None:
             self._within(share, lambda volumes: volumes.create(volume, share))
@@ -171,7 +171,7 @@ class Furnishing:
         if self._volumes is None or session.volume is None:
             raise Refused("storage_unsupported")
         self._storage.keep_shell(session.volume, shell)  # also nothing: an earlier one is not of now
-        self._check_room()
+        self._check_room(session.tenant)
         self._copy(session.volume, snapshot, self._share(session), read_only=True)
         return self._volumes.used(session.volume)
 
@@ -204,6 +204,11 @@ class Furnishing:
     def drop_left(self, sandbox: str, volume: str | None) -> None:
         """What a sandbox that is gone had to itself: its volume, and its session's checkpoints."""
         for one in (volume, *self._rows.left_in(sandbox)):
+            self._attempt(one)
+
+    def drop_freed(self) -> None:
+        """What sessions without a sandbox had: their checkpoints are nobody's once they have ended."""
+        for one in self._rows.freed():
             self._attempt(one)
 
     def _attempt(self, volume: str | None) -> bool:
@@ -270,13 +275,16 @@ class Furnishing:
             tenant, most if room is None else min(most, room[0] // 2), session.disk or self._config.disk
         )
 
-    def _check_room(self) -> None:
-        """What is left is for those who are there already."""
+    def _check_room(self, tenant: str) -> None:
+        """What is left is for those who are there already. Where too much is promised, those are refused who
+        have more than an even share of it: nobody closes the storage to others by asking for much."""
         room = self.room()
         if room is None:
             return
         total, free = room
-        if free < total * _RESERVE or self._rows.promised() > total * self._config.disk_overcommit:
+        promised, most = self._rows.promised(), total * self._config.disk_overcommit
+        too_much = sum(promised.values()) > most and promised.get(tenant, 0) > most / max(1, len(promised))
+        if free < total * _RESERVE or too_much:
             raise Refused("storage_full")
 
     def room(self) -> tuple[int, int] | None:

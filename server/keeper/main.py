@@ -39,7 +39,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):  # who asked has gone, or asks no more
-            while line := self.rfile.readline(_REQUEST_LIMIT):
+            while (line := self.rfile.readline(_REQUEST_LIMIT)).endswith(b"\n"):
                 self.wfile.write(json.dumps(self._answer(line)).encode() + b"\n")
 
     def _answer(self, line: bytes) -> dict[str, Any]:

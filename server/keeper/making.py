@@ -10,6 +10,7 @@ import math
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
@@ -29,6 +30,7 @@ from server.keeper.uids import Uids
 from server.keeper.wanted import Wanted
 
 _READY_SECONDS = 30.0
+_FAILING, _FAILING_SECONDS = 3, 60.0  # in a row, within which no sandbox can be opened
 _AT_ONCE = 8  # engine calls in flight for opening; more only make each other slower
 
 _log = logging.getLogger("sandbox.keeper")
@@ -56,6 +58,7 @@ class Making:
         self._in_hand = InHand()
         self._uids = Uids(instance.id)
         self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._failures: deque[tuple[float, str]] = deque(maxlen=_FAILING)
 
     def make(self, wanted: Wanted, furniture: Furniture) -> Sandbox:
         """A new one. It stays in hand: the caller lets go of it, or closes it."""
@@ -63,13 +66,22 @@ class Making:
         with self._places:
             uid = self._take_in_hand(sandbox)
             try:
-                return self._start(sandbox, uid, wanted, furniture)
+                made = self._start(sandbox, uid, wanted, furniture)
             except Unreached:
                 self._forget(sandbox)
                 raise
-            except BaseException:
+            except BaseException as exc:
+                self._failures.append((time.monotonic(), str(exc)))
                 self.discard(sandbox)
                 raise
+            self._failures.clear()
+            return made
+
+    def failing(self) -> str | None:
+        """What the last ones that were to be made came to, if none of them was."""
+        failures = list(self._failures)
+        recent = [words for at, words in failures if at > time.monotonic() - _FAILING_SECONDS]
+        return recent[-1] if len(recent) == _FAILING else None
 
     def _start(self, sandbox: str, uid: int, wanted: Wanted, furniture: Furniture) -> Sandbox:
         began = time.monotonic()

@@ -59,6 +59,7 @@ class Sandboxes:
         self._lets_mounts_in = True
         self._making = making
         self.close, self.in_hand, self.holding = making.close, making.in_hand, making.holding
+        self.failing = making.failing
         self.removals = Removals(making.close)
 
     def await_first(self, session: str) -> None:

@@ -112,6 +112,7 @@ class Verbs:
     def drop(self, request: dict[str, Any]) -> dict[str, Any]:
         """A volume may be named that somebody owns: then it stays."""
         self.furnishing.drop(identifier(request["volume"]))
+        self.furnishing.drop_freed()
         self.waiting.ring()
         return {}
 
@@ -131,8 +132,9 @@ class Verbs:
         return {"text": self.meters.text()}
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
+        failing = self.sandboxes.failing()
         return {
-            "problems": self.problems(),
+            "problems": {**self.problems(), **({} if failing is None else {"sandbox": failing})},
             "wall": self.selfcheck.differences(),
             "storage": self.concern or self.furnishing.concern(),
         }

@@ -169,6 +169,16 @@ def test_the_metric_tells_of_what_is_there_and_of_its_going(own: Stack) -> None:
     assert sum(leaks_metric(own).values()) == 0
 
 
+def test_a_cold_session_takes_its_checkpoints_along(own: Stack) -> None:
+    session = open_in(own, checkpoint=True)
+    for number in range(3):
+        session.output(f"echo {number} > file")
+    paused = own.call("POST", f"/v1/sessions/{session.id}/pause", json={"cold": True})
+    assert paused.status_code == 200
+    session.close()
+    assert own.leaks() == {}
+
+
 def test_what_is_being_opened_and_closed_is_no_leak(own: Stack) -> None:
     over = threading.Event()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -294,6 +296,56 @@ def test_who_hangs_up_leaves_the_line(tiny: Stack) -> None:
     held.close()
     open_in(tiny, **SMALL).close()
     assert limits(tiny, key)["sessions"]["used"] == 0
+
+
+def test_who_hangs_up_leaves_the_line_whatever_it_has_said_before(tiny: Stack) -> None:
+    key = tiny.new_key("talkative")
+    held = open_in(tiny, **SMALL)
+    body = json.dumps(SMALL)
+    head = f"POST /v1/sessions?wait=100 HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    with socket.create_connection(("127.0.0.1", tiny.port), timeout=30) as caller:
+        caller.sendall(head.encode())
+        until(lambda: in_store(tiny, "SELECT count(*) FROM waiting") == [(1,)])
+        caller.sendall(b"G")
+        time.sleep(0.2)
+    until(lambda: in_store(tiny, "SELECT count(*) FROM waiting") == [(0,)])
+    held.close()
+    assert limits(tiny, key)["sessions"]["used"] == 0
+
+
+def test_who_is_withdrawn_while_waiting_gets_no_place(tiny: Stack) -> None:
+    tiny.ctl("tenant", "add", "withdrawn")
+    made = json.loads(tiny.ctl("key", "new", "--tenant", "withdrawn", "--json"))
+    held = open_in(tiny, **SMALL)
+    for withdraw, code in (
+        (("key", "revoke", made["key"]), "unauthorized"),
+        (("tenant", "suspend", "withdrawn"), "tenant_suspended"),
+    ):
+        key = tiny.new_key("withdrawn") if code == "tenant_suspended" else made["key"]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(tiny.call, "POST", "/v1/sessions?wait=100", key=key, json=SMALL)
+            until(lambda: in_store(tiny, "SELECT count(*) FROM waiting") == [(1,)])
+            tiny.ctl(*withdraw)
+            assert waiting.result(20).json()["code"] in (code, "unauthorized")
+    held.close()
+    assert in_store(tiny, "SELECT count(*) FROM sessions WHERE tenant = 'withdrawn'") == [(0,)]
+
+
+@pytest.mark.parametrize(("method", "below"), [("GET", "/executions"), ("DELETE", "")])
+def test_what_runs_by_itself_counts_as_long_as_it_runs(server: Stack, method: str, below: str) -> None:
+    """Listing the executions, or closing the session, tells how long that was: nobody has asked for each."""
+    before = limits(server, server.key)
+    session = open_in(server, **SMALL)
+    path = f"/v1/sessions/{session.id}"
+    for _ in range(3):
+        server.call("POST", f"{path}/executions", json={"command": "true", "background": True})
+    time.sleep(4)
+    server.call(method, f"{path}{below}")
+    after = limits(server, server.key)
+    assert after["executions"]["used"] == before["executions"]["used"]
+    assert after["exec_seconds"]["used"] - before["exec_seconds"]["used"] < 2
+    session.close()
 
 
 def test_warm_sandboxes_make_way_for_sessions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import requests
-from stack import Stack
+from stack import IMAGE_TAG, Stack, docker
 
 
 def asked(stack: Stack, path: str) -> requests.Response:
@@ -50,7 +51,7 @@ def test_it_is_alive(stack: Stack) -> None:
 def test_it_is_ready_when_store_keeper_engine_and_image_are_and_the_wall_is_whole(stack: Stack) -> None:
     answer = asked(stack, "/readyz")
     told = answer.json()
-    assert told["checks"] == {"store": "ok", "keeper": "ok", "engine": "ok", "image": "ok"}
+    assert told["checks"] == dict.fromkeys(("store", "keeper", "engine", "image", "sandbox"), "ok")
     assert (answer.status_code, told["status"], told["wall"]) == (200, "ready", {})
 
 
@@ -73,6 +74,28 @@ def test_opening_without_the_image_is_a_503_and_leaves_nothing(imageless: Stack)
     answer = imageless.call("POST", "/create_session")
     assert answer.status_code == 503, answer.text
     assert imageless.containers() == imageless.directories() == []
+
+
+def test_an_image_in_which_no_sandbox_starts_is_told() -> None:
+    """As when another installation has built one of the same name."""
+    broken = f"sandbox-server/broken:{os.getpid()}"
+    made = docker(
+        "create", "--entrypoint", "rm", f"sandbox-server/default:{IMAGE_TAG}", "/opt/sandbox/start.py"
+    ).strip()
+    docker("start", "--attach", made)
+    docker("commit", made, broken)
+    docker("rm", made)
+    stack = Stack(SANDBOX_IMAGES=f"default={broken}", SANDBOX_POOL_MIN="1", SANDBOX_POOL_MAX="1")
+    try:
+        stack.start_keeper()
+        stack.start_web()
+        told = await_answer(stack, 503)
+        while told["checks"]["keeper"] != "ok" or told["checks"]["sandbox"] == "ok":
+            told = await_answer(stack, 503)
+        assert "quickstart" in told["checks"]["sandbox"]
+    finally:
+        stack.remove()
+        docker("rmi", broken)
 
 
 def test_without_a_keeper_it_is_alive_but_not_ready(imageless: Stack) -> None:

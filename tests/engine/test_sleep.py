@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from expect import ended, eventually, problem
 from plain import Open, Session
 from stack import Stack, docker
@@ -274,6 +275,20 @@ def test_one_whose_waking_was_given_up_without_a_word_is_woken_by_the_next_call(
         connection.execute("UPDATE sessions SET phase = 'waking' WHERE id = ?", (session.id,))
     assert session.output("cat file") == "mine\n"
     assert state(session) == "running"
+
+
+@pytest.mark.parametrize("hindrance", ["sleep 60", "export much=$(head -c 300000 /dev/zero | tr '\\0' x)"])
+def test_variables_of_the_session_outlive_the_cold_whatever_its_shell_does(
+    opened: Open, hindrance: str
+) -> None:
+    """A shell that is busy, or has more to tell than is kept, cannot tell what it was like."""
+    session = opened(env={"TOKEN": "mine"})
+    session.output("cd /tmp")
+    session.execute(hindrance, background=True)
+    eventually(lambda: session.execute("true", shell=None).status_code == 200)
+    ask(session, "pause", cold=True)
+    for shell in ("main", "other", None):
+        assert session.output("echo $TOKEN", shell=shell) == "mine\n"
 
 
 def test_a_cold_session_can_be_closed_and_leaves_nothing(opened: Open, stack: Stack) -> None:

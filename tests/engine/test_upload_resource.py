@@ -49,6 +49,18 @@ def test_an_existing_session_gets_them_too(stack: Stack, opened: Open) -> None:
     assert session.output("cat report mine") == "newmine\n"
 
 
+def test_a_create_that_is_repeated_does_not_undo_what_was_done_to_them(stack: Stack) -> None:
+    wish = {"files": ids(send(stack, ("a.txt", b"sent"), ("b.txt", b"sent")))}
+    key = {"Idempotency-Key": "sent-once"}
+    told = stack.call("POST", "/v1/sessions", json=wish, headers=key).json()
+    session = Session(stack, told["session_id"], told)
+    session.output("echo edited > a.txt; rm b.txt")
+    again = stack.call("POST", "/v1/sessions", json=wish, headers=key)
+    assert (again.status_code, again.json()["files"]) == (201, told["files"])
+    assert session.output("cat a.txt") == "edited\n"
+    session.close()
+
+
 @pytest.mark.parametrize("wrong", [["f" * 32], ["../store"], "x", [1], ["0" * 32] * 101])
 def test_a_file_that_is_not_there_is_told_before_anything_is_opened(stack: Stack, wrong: Any) -> None:
     before = stack.call("GET", "/v1/sessions").json()

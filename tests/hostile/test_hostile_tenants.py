@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from invariants import Neighbour, Session, Tenant, is_problem
-from stack import Stack
+from stack import Stack, running
 
 CALLS = [
     ("GET", "/v1/sessions/{id}", None),
@@ -150,6 +152,44 @@ def test_large_bodies_of_one_tenant_do_not_keep_out_another(attacker: Tenant, ne
         thread.join(timeout=60)
     assert [answer.status_code for answer in answers] == [200, 200]
     assert took < 4, f"the neighbour's large requests took {took:.1f} s"
+
+
+def test_bodies_that_are_begun_and_never_sent_do_not_keep_out_another(
+    attacker: Tenant, neighbour: Neighbour
+) -> None:
+    """Nobody knows how large they will be, so each holds a place for large ones while it is awaited."""
+    head = (
+        f"POST /execute HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {attacker.key}\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+    )
+    with contextlib.ExitStack() as held:
+        for _ in range(40):
+            where = ("127.0.0.1", attacker.stack.port)
+            held.enter_context(socket.create_connection(where, timeout=30)).sendall(head.encode())
+        time.sleep(1)
+        for _ in range(4):  # either worker
+            began = time.monotonic()
+            answer = neighbour.session.execute(["wc", "-c"], stdin="x" * (1200 << 10))
+            assert answer.status_code == 200, answer.text
+            assert time.monotonic() - began < 5
+
+
+def test_a_tenant_that_is_promised_much_disk_space_does_not_close_the_storage_to_others() -> None:
+    """What cold and empty sessions are promised costs nothing: one tenant may ask for all there is."""
+    settings = {"SANDBOX_DISK_OVERCOMMIT": "1", "SANDBOX_TENANT_DISK": "1g", "SANDBOX_MEMORY": "64m"}
+    with running(**settings) as stack:
+        greedy, modest = Tenant(stack, stack.key), Tenant(stack, stack.new_key("modest"))
+        wish = {"disk": 1 << 30}
+        refusal = next(
+            answer
+            for answer in (greedy.call("POST", "/v1/sessions", json=wish) for _ in range(9))
+            if answer.status_code != 201
+        )
+        is_problem(refusal, "storage_full")
+        assert modest.call("POST", "/v1/sessions", json=wish).status_code == 201
+        is_problem(greedy.call("POST", "/v1/sessions", json=wish), "storage_full")
+        for session in stack.call("GET", "/v1/sessions", key=modest.key).json()["sessions"]:
+            modest.close(session["session_id"])
 
 
 def test_concurrent_creates_do_not_exceed_what_one_user_may_have(attacker: Tenant) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -199,6 +200,33 @@ def test_a96b_all_that_is_open_ends_when_the_tenant_is_deleted(owner: Tenant) ->
     while container in names_of_containers() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert container not in names_of_containers()
+
+
+def test_a94_what_is_waited_for_is_not_told_to_a_key_that_is_revoked_meanwhile(owner: Tenant) -> None:
+    """A command's result, and the end of one that runs in the background; both go on without it."""
+    session, made = owner.open(), new_key(owner)
+    below = f"/v1/sessions/{session.id}"
+    started = owner.call(
+        "POST", f"{below}/executions", json={"command": ["sleep", "30"], "background": True, "timeout": 40}
+    ).json()
+    asked = {"command": "sleep 20; echo secret", "timeout": 30}
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [
+            pool.submit(owner.stack.call, "POST", f"{below}/execute", key=made["key"], json=asked),
+            pool.submit(
+                owner.stack.call,
+                "GET",
+                f"{below}/executions/{started['execution_id']}?wait=25",
+                key=made["key"],
+            ),
+        ]
+        time.sleep(2)
+        owner.stack.ctl("key", "revoke", made["key"])
+        since = time.time()
+        for one in waiting:
+            is_problem(one.result(30), "unauthorized")
+        assert time.time() - since < WITHIN + BUSY
+    owner.close_all()
 
 
 def test_a94_a_key_is_refused_at_once_when_it_is_rotated_and_a_grace_lets_it_be(owner: Tenant) -> None:

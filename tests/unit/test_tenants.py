@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,22 @@ class Office:
 def office(store: Store, tmp_path: Path) -> Office:
     clock = lambda: 1000.0  # noqa: E731 - a clock that stands still
     return Office(store, Tenants(store, KeeperClient(tmp_path / "no-keeper"), clock), Keys(store, clock))
+
+
+def test_the_tenant_that_keys_are_made_for_unasked_cannot_be_deleted(office: Office) -> None:
+    office.store.add_tenant("default", 1000)
+    with pytest.raises(Invalid, match="Suspend"):
+        office.tenants.delete("default")
+    assert office.tenants.get("default").id == "default"
+
+
+def test_of_quotas_that_are_changed_at_the_same_time_none_is_lost(office: Office) -> None:
+    office.tenants.create("acme")
+    names = ("sessions", "streams", "executions", "memory")
+    for number in range(1, 11):
+        with ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(lambda name, to=number: office.tenants.change_limits("acme", {name: to}), names))
+        assert json.loads(office.tenants.get("acme").limits) == dict.fromkeys(names, number)
 
 
 @pytest.mark.parametrize("name", ["", ".", "-a", "a b", "a/b", "é", "a" * 65, "a\n", "../a", "*"])
