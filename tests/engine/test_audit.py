@@ -128,6 +128,34 @@ def test_reading_is_not_recorded(stack: Stack, opened: Open) -> None:
     assert len(audit(stack)) == before
 
 
+def test_looking_into_a_workspace_is_recorded_if_a_session_was_opened_for_it(
+    stack: Stack, opened: Open
+) -> None:
+    session = opened(workspace="looked-into")
+    session.output("echo mine > file")
+    path = "/v1/workspaces/looked-into/files"
+    stack.call("GET", path)
+    session.close()
+    assert audit(stack, action="workspace.visit") == []
+    assert [stack.call("GET", path).status_code for _ in range(2)] == [200, 200]
+    (record,) = audit(stack, action="workspace.visit")
+    assert record["outcome"] == "done" and record["session"] not in (None, session.id)
+    assert record["details"]["name"] == "looked-into"
+    stack.call("DELETE", "/v1/workspaces/looked-into")
+
+
+def test_what_is_told_again_is_recorded_as_that(stack: Stack, opened: Open) -> None:
+    session = opened()
+    for _ in range(2):
+        session.execute("true", headers={"Idempotency-Key": "told-again"})
+    found = audit(stack, action="execution.run", session=session.id)
+    assert [one["details"].get("repeated") for one in found] == [None, True]
+    for _ in range(2):
+        stack.call("POST", "/run", json={"command": "true"}, headers={"Idempotency-Key": "told-again"})
+    found = [one for one in audit(stack, action="execution.run") if one["details"]["route"] == "/run"]
+    assert [one["details"].get("repeated") for one in found][-2:] == [None, True]
+
+
 def test_what_is_refused_is_recorded_with_its_reason(stack: Stack, opened: Open) -> None:
     stranger = stack.new_key("stranger-to-audit")
     session = opened()
