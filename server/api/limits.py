@@ -43,7 +43,8 @@ def _workspace(asked: CreateSession, config: Config) -> str | None:
     persist = config.persist_users if asked.persist is None else asked.persist
     if asked.workspace is not None or not persist or asked.user_id is None:
         return asked.workspace
-    return f"user:{asked.user_id}"
+    # Without a slash, which would make it another route's: `user:x/files` is not the files of `user:x`.
+    return f"user:{asked.user_id.replace('%', '%25').replace('/', '%2F')}"
 
 
 def lease_of(asked: float | None, config: Config) -> float | None:
