@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import threading
 import time
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def wait_for_name(path: Path, seconds: float) -> bool:
             os.read(watch, 4096)
         return True
     finally:
-        os.close(watch)
+        # Apart: the kernel waits some 15 ms for everybody who might still look at it.
+        threading.Thread(target=os.close, args=(watch,), daemon=True).start()
 
 
 def wait_for_guest(runtime: Runtime, sandbox: str, path: Path, seconds: float) -> None:
