@@ -6,15 +6,16 @@ be sent again on a fresh connection when a kept one turns out to be dead.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
 import socket
 import stat
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from server import errors
 from server.guest import protocol
@@ -33,9 +34,7 @@ from server.kept_connections import KeptConnections
 from server.spool import Spooled, Stdin
 
 _CONNECT_SECONDS = 5.0
-_ANSWER_GRACE = (
-    20.0  # beyond the time a command may wait and run: the guest ends stubborn ones within seconds
-)
+_ANSWER_GRACE = 20.0  # beyond the time a command may wait and run: stubborn ones end within seconds
 _HEAD_LIMIT = 4 << 20
 TERMINAL = "terminal."  # what the ids of terminals begin with; no caller can choose such a one
 LARGEST_BATCH = 64 << 10  # bytes of a log that are read at once
@@ -85,12 +84,19 @@ class Binding:
     env: dict[str, str]
 
 
+class _Greeted(NamedTuple):
+    """A connection on which hello was said, and what is to be proved with the answer."""
+
+    connection: socket.socket
+    nonce: str
+
+
 class GuestClient:
     def __init__(self, output_limit: int, executions_max: int) -> None:
         self._limits = protocol.Limits(_HEAD_LIMIT, max(3 * output_limit, protocol.LONGEST_DESCRIPTION))
         self._executions_max = executions_max
         self._kept = KeptConnections()
-        self._meetings: dict[str, threading.Event] = {}
+        self._greeted: dict[str, _Greeted] = {}
 
     def bind(self, sandbox: Sandbox, binding: Binding, deadline: float) -> None:
         head = {"verb": "bind", "gid": binding.uid, **vars(binding)}
@@ -154,12 +160,14 @@ class GuestClient:
 
     def is_bound(self, sandbox: Sandbox) -> bool:
         """Whether it still serves the session it was opened for: a restarted one does not."""
-        connection, hello = self._greet(sandbox)
+        connection, hello = self._heard(sandbox, _greet(sandbox))
         connection.close()
         return hello.get("bound") is not False
 
     def forget(self, sandbox_id: str) -> None:
         self._kept.forget(sandbox_id)
+        if sandbox_id in self._greeted:
+            self._greeted.pop(sandbox_id).connection.close()
 
     def _simply(
         self, sandbox: Sandbox, head: protocol.Head, wait: float = 0, body: bytes = b""
@@ -179,16 +187,14 @@ class GuestClient:
         self, sandbox: Sandbox, head: protocol.Head, body: Stdin, deadline: float
     ) -> tuple[socket.socket, protocol.Head, protocol.Body]:
         """An answer, and the connection it came on, which is the caller's to `keep` or to close."""
-        kept = self._kept.take(sandbox.id) or self._met(sandbox.id)
+        kept = self._kept.take(sandbox.id) or self._met(sandbox)
         if kept is not None:
             try:
                 return self._exchange(kept, head, body, deadline)
             except GuestSilent:
                 self.forget(sandbox.id)
-                if (
-                    isinstance(body, Spooled) and body.is_gone
-                ):  # all of it was taken: not by a dead connection
-                    raise
+                if isinstance(body, Spooled) and body.is_gone:
+                    raise  # all of it was taken: not by a dead connection
         return self._exchange(self._connect(sandbox), head, body, deadline)
 
     def _exchange(
@@ -222,31 +228,31 @@ class GuestClient:
         """For the next who asks the same guest."""
         self._kept.keep(sandbox.id, connection)
 
-    def meet(self, sandbox: Sandbox) -> None:
-        """Have a connection ready for the first who asks; who comes before it is made waits for it."""
-        if sandbox.id in self._meetings:
-            return
-        over = self._meetings[sandbox.id] = threading.Event()
-        try:
-            self.keep(sandbox, self._connect(sandbox))
-        finally:
-            del self._meetings[sandbox.id]
-            over.set()
+    def greet(self, sandbox: Sandbox) -> None:
+        """Say hello for the first who asks: by then the guest has answered, most often. See `meet`."""
+        if sandbox.id not in self._greeted:
+            self._greeted[sandbox.id] = _greet(sandbox)
 
-    def _met(self, sandbox_id: str) -> socket.socket | None:
-        meeting = self._meetings.get(sandbox_id)
-        if meeting is None or not meeting.wait(_CONNECT_SECONDS):
-            return None
-        return self._kept.take(sandbox_id)
+    def meet(self, sandbox: Sandbox) -> None:
+        """Nobody has asked yet: the connection is kept as any other."""
+        connection = self._met(sandbox)
+        if connection is not None:
+            self.keep(sandbox, connection)
+
+    def _met(self, sandbox: Sandbox) -> socket.socket | None:
+        greeted = self._greeted.pop(sandbox.id, None)
+        with contextlib.suppress(GuestSilent):  # who asks tries again
+            return None if greeted is None else self._heard(sandbox, greeted)[0]
+        return None
 
     def _connect(self, sandbox: Sandbox) -> socket.socket:
-        return self._greet(sandbox)[0]
+        return self._heard(sandbox, _greet(sandbox))[0]
 
-    def _greet(self, sandbox: Sandbox) -> tuple[socket.socket, protocol.Head]:
-        connection = dial(sandbox.address)
-        nonce = secrets.token_hex(16)
+    def _heard(self, sandbox: Sandbox, greeted: _Greeted) -> tuple[socket.socket, protocol.Head]:
+        """What the guest says to the greeting: it must prove that it is the right one."""
+        connection, nonce = greeted
         try:
-            protocol.send(connection, {"verb": "hello", "nonce": nonce})
+            connection.settimeout(_CONNECT_SECONDS)
             hello, _ = protocol.receive(connection, self._limits, time.monotonic() + _CONNECT_SECONDS)
         except (OSError, EOFError, protocol.FrameError) as exc:
             connection.close()
@@ -283,6 +289,16 @@ def _run_head(execution: str, fingerprint: str, command: Command, wait: float | 
         "again": command.again,
         "wait": wait,
     }
+
+
+def _greet(sandbox: Sandbox) -> _Greeted:
+    connection, nonce = dial(sandbox.address), secrets.token_hex(16)
+    try:
+        protocol.send(connection, {"verb": "hello", "nonce": nonce})
+    except OSError as exc:
+        connection.close()
+        raise GuestSilent from exc
+    return _Greeted(connection, nonce)
 
 
 def dial(address: str) -> socket.socket:

@@ -156,8 +156,12 @@ class Sessions:
         finally:
             self._presence.leave(session.id)
 
+    def greet(self, session: Session) -> None:
+        """Its guest, before anybody has to wait for that; to be followed by `meet`, if nobody asks soon."""
+        with contextlib.suppress(GuestSilent):
+            self._guests.greet(self._sandbox(session))
+
     def meet(self, session: Session) -> None:
-        """Connect to its guest before anybody has to wait for that."""
         with contextlib.suppress(GuestSilent, errors.GuestUnavailable):
             self._guests.meet(self._sandbox(session))
 

@@ -19,6 +19,8 @@ from server.times import timestamp
 
 _STATES = {HOT: "running", PAUSED: "paused", COLD: "cold", WAKING: "cold"}
 
+_SOON = 1.0  # second after which nobody's first command is on its way any more
+
 bp = Blueprint("sessions", __name__)
 
 
@@ -95,7 +97,8 @@ def _create() -> tuple[Response, bool]:
         session, new, mine = parts().sessions.open(tenant(), wish, parse.idempotency(), wait)
     g.log["session"] = session.id
     if session.phase == HOT:
-        gevent.spawn(parts().sessions.meet, session)  # when this answer is on its way
+        parts().sessions.greet(session)
+        gevent.spawn_later(_SOON, parts().sessions.meet, session)
     answer = {"status": "created" if new else "existing", **as_json(session)}
     if files:
         close = new and session.idempotency_key is None

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,6 @@ class BadGuest:
         self.asked = 0
         self.hangs_up = False
         self.connections = 0
-        self.may_greet = threading.Event()
-        self.may_greet.set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -78,7 +75,6 @@ class BadGuest:
                 while True:
                     head, _ = protocol.receive(connection, protocol.TO_GUEST)
                     if head["verb"] == "hello":
-                        self.may_greet.wait(5)
                         proof = protocol.prove(SECRET, head["nonce"])
                         protocol.send(
                             connection,
@@ -259,29 +255,43 @@ def test_a_kept_connection_that_died_is_replaced_without_the_caller_knowing(
 LARGE = b"x" * (2 << 20)
 
 
-def test_who_asks_while_the_guest_is_being_met_waits_for_that_connection(
-    client: GuestClient, bad: BadGuest
-) -> None:
-    bad.answers = [(GOOD, b"")]
-    bad.may_greet.clear()
-    with ThreadPoolExecutor(3) as pool:
-        meetings = [pool.submit(client.meet, bad.sandbox)]
-        eventually(lambda: bad.connections == 1)
-        meetings.append(pool.submit(client.meet, bad.sandbox))  # once is enough
-        answer = pool.submit(run, client, bad)
-        time.sleep(0.1)
-        bad.may_greet.set()
-        assert answer.result(10).exit_code == 0
-        assert [meeting.result(10) for meeting in meetings] == [None, None]
+def test_who_asks_after_a_greeting_uses_that_connection(client: GuestClient, bad: BadGuest) -> None:
+    bad.answers = [(GOOD, b"")] * 2
+    client.greet(bad.sandbox)
+    client.greet(bad.sandbox)  # once is enough
+    assert run(client, bad).exit_code == 0
+    client.meet(bad.sandbox)  # nothing to do any more
+    assert run(client, bad).exit_code == 0
     assert bad.connections == 1
 
 
-def test_a_guest_that_cannot_be_met_is_asked_all_the_same(client: GuestClient, bad: BadGuest) -> None:
-    bad.answers, bad.hello = [(GOOD, b"")], {"proof": "0" * 64}
-    with pytest.raises(GuestSilent):
-        client.meet(bad.sandbox)
-    bad.hello = {}
+def test_when_nobody_asks_the_greeted_is_met_and_the_connection_kept(
+    client: GuestClient, bad: BadGuest
+) -> None:
+    bad.answers = [(GOOD, b"")]
+    client.greet(bad.sandbox)
+    client.meet(bad.sandbox)
     assert run(client, bad).exit_code == 0
+    assert bad.connections == 1
+
+
+def test_a_guest_that_was_greeted_and_cannot_prove_itself_is_asked_again_and_gets_no_command(
+    client: GuestClient, bad: BadGuest
+) -> None:
+    bad.hello = {"proof": "0" * 64}
+    client.greet(bad.sandbox)
+    with pytest.raises(GuestSilent):
+        run(client, bad)
+    assert (bad.asked, bad.connections) == (0, 2)
+
+
+def test_a_greeting_is_forgotten_with_the_sandbox(client: GuestClient, bad: BadGuest) -> None:
+    client.greet(bad.sandbox)
+    client.forget(bad.sandbox.id)
+    client.meet(bad.sandbox)
+    bad.answers = [(GOOD, b"")]
+    assert run(client, bad).exit_code == 0
+    assert bad.connections == 2
 
 
 def test_a_large_stdin_is_off_the_disk_once_it_is_sent(client: GuestClient, bad: BadGuest) -> None:
