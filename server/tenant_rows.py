@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from typing import NamedTuple
 
 from server.records import Tenant
 from server.store import Store
 from server.tenant_errors import TenantExists, TenantNotFound
 
 _DELETED = "tenant IN (SELECT id FROM tenants WHERE deleted_at IS NOT NULL)"
+
+
+class Left(NamedTuple):
+    """What a tenant that is deleted had on the host."""
+
+    sandboxes: list[str]
+    volumes: list[str]
 
 
 class TenantRows:
@@ -46,8 +54,8 @@ class TenantRows:
             if connection.execute(sql, {"name": name, "now": now}).rowcount != 1:
                 raise TenantNotFound
 
-    def delete(self, name: str, now: float) -> list[str]:
-        """With all it has, in one transaction. The sandboxes that nobody owns any more."""
+    def delete(self, name: str, now: float) -> Left:
+        """With all it has, in one transaction. What nobody owns any more."""
         with self._store.writing() as connection:
             sql = "UPDATE tenants SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL"
             if connection.execute(sql, (now, name)).rowcount != 1:
@@ -65,10 +73,13 @@ class TenantRows:
         return [Tenant(**dict(row)) for row in self._store.quickly(sql, (after, limit))]
 
 
-def _clear(connection: sqlite3.Connection, now: float) -> list[str]:
-    """Everything of tenants that are deleted. Files and containers go with the keeper's sweeps."""
+def _clear(connection: sqlite3.Connection, now: float) -> Left:
+    """Everything of tenants that are deleted. What is not removed by whoever asked goes with the sweeps."""
     live = f"SELECT sandbox FROM sessions WHERE {_DELETED} AND state != 'ended' AND sandbox IS NOT NULL"
-    sandboxes = [str(row[0]) for row in connection.execute(live).fetchall()]
+    kept = f"""SELECT volume FROM workspaces WHERE {_DELETED} UNION SELECT id FROM snapshots WHERE {_DELETED}
+               UNION SELECT volume FROM sessions
+                     WHERE {_DELETED} AND state != 'ended' AND sandbox IS NULL AND volume IS NOT NULL"""
+    left = Left(*([str(row[0]) for row in connection.execute(sql)] for sql in (live, kept)))
     for sql in (
         f"UPDATE keys SET revoked_at = :now WHERE {_DELETED} AND revoked_at IS NULL",
         f"""INSERT INTO session_events (tenant, session, user_id, event, cause, at)
@@ -82,4 +93,4 @@ def _clear(connection: sqlite3.Connection, now: float) -> list[str]:
         f"UPDATE uploads SET expires_at = :now WHERE {_DELETED} AND expires_at > :now",
     ):
         connection.execute(sql, {"now": now})
-    return sandboxes
+    return left

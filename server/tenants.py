@@ -77,10 +77,12 @@ class Tenants:
         if name == DEFAULT_TENANT:
             words = "The tenant 'default' is the installation's own, and cannot be made again. Suspend it."
             raise errors.Invalid("tenant", words)
-        sandboxes = self._rows.delete(name, self._clock())
+        left = self._rows.delete(name, self._clock())
         with contextlib.suppress(errors.Unavailable):
-            for sandbox in sandboxes:
+            for sandbox in left.sandboxes:
                 self._keeper.close(sandbox)
+            for volume in left.volumes:
+                self._keeper.drop(volume)
 
     def usage(self, name: str) -> dict[str, int | float]:
         return self._usage.of(self._rows.get(name).id, self._clock())

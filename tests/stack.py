@@ -112,17 +112,22 @@ class Stack:
         while time.monotonic() < deadline:
             with contextlib.suppress(requests.RequestException, ValueError):
                 last = requests.get(self.url + "/readyz", timeout=5).json()
-                if last["status"] in ("ready", "degraded") and self._keeper_listens():
+                if last["status"] in ("ready", "degraded") and self._keeper_has_started():
                     return
             time.sleep(0.05)
         raise AssertionError(f"not ready: {last}\n{self.log('keeper')[-3000:]}\n{self.log('web')[-3000:]}")
 
-    def _keeper_listens(self) -> bool:
-        """What /readyz says of a keeper may be a moment old."""
+    def _keeper_has_started(self) -> bool:
+        """What /readyz says of a keeper may be a moment old, and of the one before."""
         if "keeper" not in self.processes:
             return True
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.dir / "state" / "run" / "keeper.sock")) == 0
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(START_SECONDS)
+            asked.connect(str(self.dir / "state" / "run" / "keeper.sock"))
+            asked.sendall(b'{"verb": "check"}\n')
+            with asked.makefile("rb") as answer:
+                return json.loads(answer.readline())["wall"] is not None
+        return False
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """The whole process group at once: gunicorn's master and its workers."""

@@ -71,11 +71,16 @@ class Making:
                 self._forget(sandbox)
                 raise
             except BaseException as exc:
-                self._failures.append((time.monotonic(), str(exc)))
+                self._note_failure(exc)
                 self.discard(sandbox)
                 raise
             self._failures.clear()
             return made
+
+    def _note_failure(self, exc: BaseException) -> None:
+        """In words that anybody may read."""
+        words = str(exc) if isinstance(exc, RuntimeFailed) else "The keeper failed. Its log says why."
+        self._failures.append((time.monotonic(), words))
 
     def failing(self) -> str | None:
         """What the last ones that were to be made came to, if none of them was."""

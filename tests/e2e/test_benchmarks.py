@@ -45,7 +45,7 @@ def test_lifecycle_tells_time_and_memory(tmp_path: Path) -> None:
     assert [held["sessions"] for held in found["memory"]] == [1, 2]
     assert all(figures["p50"] > 0 for figures in found["warm"].values())
     assert text.count("  met\n") + text.count("  MISSED\n") == len(found["targets"]) == 4
-    assert all(len(ways) == 4 for ways in found["starts"].values()) and "guest answers" in text
+    assert all(len(ways) == 5 for ways in found["starts"].values()) and "guest answers" in text
     assert len(found["waking"]) == 6 and all(one["p50"] > 0 for one in found["waking"].values())
 
 

@@ -179,6 +179,17 @@ def test_a_cold_session_takes_its_checkpoints_along(own: Stack) -> None:
     assert own.leaks() == {}
 
 
+def test_a_tenant_that_is_deleted_takes_everything_along(own: Stack) -> None:
+    key = own.new_key("passing")
+    for wish in ({"workspace": "kept"}, {"checkpoint": True}):
+        session = own.call("POST", "/v1/sessions", key, json=wish).json()["session_id"]
+        own.call("POST", f"/v1/sessions/{session}/execute", key, json={"command": "echo mine > file"})
+        assert own.call("POST", f"/v1/sessions/{session}/snapshots", key, json={}).status_code == 201
+    own.call("POST", f"/v1/sessions/{session}/pause", key, json={"cold": True})
+    assert own.call("DELETE", "/v1/admin/tenants/passing", own.admin_key).status_code == 204
+    assert own.leaks() == {}
+
+
 def test_what_is_being_opened_and_closed_is_no_leak(own: Stack) -> None:
     over = threading.Event()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import requests
+from expect import eventually
 from stack import IMAGE_TAG, Stack, docker
 
 
@@ -49,6 +50,8 @@ def test_it_is_alive(stack: Stack) -> None:
 
 
 def test_it_is_ready_when_store_keeper_engine_and_image_are_and_the_wall_is_whole(stack: Stack) -> None:
+    # Each worker remembers for a moment what it was told.
+    eventually(lambda: asked(stack, "/readyz").json()["status"] != "checking")
     answer = asked(stack, "/readyz")
     told = answer.json()
     assert told["checks"] == dict.fromkeys(("store", "keeper", "engine", "image", "sandbox"), "ok")

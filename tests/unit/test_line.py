@@ -67,6 +67,14 @@ class Crowd:
             wanted = len(self.served) + self.places
         self.line.ring()
         until(lambda: len(self.served) >= wanted or not len(self.line))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Whoever still has a turn of before has tried: what becomes free next is not for that one."""
+        tried = -1
+        while tried != self.tries:
+            tried = self.tries
+            time.sleep(0.05)
 
     def end(self) -> None:
         for thread in self.threads:
