@@ -26,9 +26,6 @@ from server.keeper.storage import Furniture, Storage
 from server.keeper.wanted import Wanted
 from server.store import Session, Store
 
-_READY_SECONDS = 30.0
-_AT_ONCE = 8  # engine calls in flight for opening; more only make each other slower
-
 _log = logging.getLogger("sandbox.keeper")
 
 
