@@ -178,7 +178,7 @@ CAUSES = {
     "spent": "it was for one command, which has run.",
     "oom": "it ran out of memory as a whole. Ask for more memory, or use less.",
     "killed": "its container was killed from outside.",
-    "engine_stopped": "its container was stopped by the Docker Engine, which was restarted or told to.",
+    "engine_stopped": "a restart of the Docker Engine, or of the host, stopped its container.",
     "crashed": "its container stopped unexpectedly.",
     "lost": "its container no longer exists.",
 }

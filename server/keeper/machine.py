@@ -1,4 +1,4 @@
-"""The machine as programs in a sandbox see it: as many CPUs and as much memory as the session has.
+"""The machine as programs in a sandbox see it: as many CPUs and as much memory as the session has; its name.
 
 Files that stand in the place of the kernel's own, written once. What is true when they are written stays
 true: how many CPUs there are, how much memory in all. How much of it is in use the cgroup's files tell.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+HOSTNAME = "sandbox"
 _KIB = 1 << 10
+# Engines write such files, or leave them empty, as their release has it for containers without network.
+_HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
 def write_machine(place: Path, cpus: int, memory: int) -> None:
-    """Files named as those below /proc which they stand for."""
+    """Files named as those below /proc and /etc which they stand for."""
     place.mkdir(exist_ok=True)
     place.chmod(0o755)
     files = {"cpuinfo": _cpuinfo(cpus), "stat": _stat(cpus), "meminfo": _meminfo(memory)}
+    files |= {"hostname": f"{HOSTNAME}\n", "hosts": _HOSTS}
     for name, text in files.items():
         (place / name).write_text(text)
         (place / name).chmod(0o444)
