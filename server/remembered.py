@@ -11,7 +11,8 @@ Found = TypeVar("Found")
 
 
 class Remembered(Generic[Found]):
-    def __init__(self, look: Callable[[], Found], seconds: float) -> None:
+    def __init__(self, look: Callable[[], Found], seconds: float | Callable[[Found], float]) -> None:
+        """`seconds`: how long what was found is told, if need be by what it is."""
         self._look = look
         self._seconds = seconds
         self._looking = threading.Lock()
@@ -21,5 +22,7 @@ class Remembered(Generic[Found]):
         """Who asks while another looks waits for what that one finds: as long as `look` may take."""
         with self._looking:
             if self._last is None or time.monotonic() >= self._last[1]:
-                self._last = (self._look(), time.monotonic() + self._seconds)
+                found = self._look()
+                seconds = self._seconds(found) if callable(self._seconds) else self._seconds
+                self._last = (found, time.monotonic() + seconds)
             return self._last[0]

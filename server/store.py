@@ -27,6 +27,8 @@ __all__ = ["Key", "Session", "Store", "cursor_of"]
 
 _BUSY_SECONDS = 10.0
 _MOST_SEEN = 4096
+_UNUSABLE = (sqlite3.DatabaseError, OSError)  # a full disk, a lock, garbage in the file
+_MISTAKES = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.InternalError)
 
 _log = logging.getLogger("sandbox.store")
 
@@ -118,7 +120,7 @@ class Store:
         try:  # without the lock, which guards transactions: this belongs to none, and is asked all the time
             connection = self._connections.get("NORMAL") or self._opened("NORMAL")
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.OperationalError as exc:
+        except _UNUSABLE as exc:
             raise _unavailable(exc) from exc
         most = max(len(self._seen.sessions), len(self._seen.keys))
         if version != self._seen.version or most > _MOST_SEEN:
@@ -312,7 +314,9 @@ def _working_in(directory: Path) -> Iterator[None]:
     try:
         with as_owner_of(directory):
             yield
-    except (sqlite3.OperationalError, OSError) as exc:
+    except _UNUSABLE as exc:
+        if isinstance(exc, _MISTAKES):
+            raise
         raise _unavailable(exc) from exc
 
 

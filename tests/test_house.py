@@ -40,7 +40,8 @@ LONGEST_LIST = 70
 # Broad excepts: only at the edge of a process or of somebody else's program.
 BROAD = {
     "server/api/problems.py": "the edge of a request",
-    "server/keeper/main.py": "the edge of a request to the keeper",
+    "server/keeper/listening.py": "the edge of a request to the keeper",
+    "server/keeper/selfcheck.py": "the edge of a thread that must go on",
     "server/guest/python_driver.py": "the edge of the user's program",
     "server/guest/requests.py": "the edge of an execution: who waits for it gets what it raised",
 }

@@ -17,7 +17,7 @@ from server.api.problems import Refusal
 from server.api.rates import Rates, Standing, class_of
 from server.api.wiring import parts
 from server.config import Config
-from server.errors import SandboxError, Unauthorized
+from server.errors import SandboxError, StoreUnavailable, Unauthorized
 from server.keys import Keys
 from server.store import Key
 from server.tenant_errors import TenantSuspended
@@ -39,6 +39,7 @@ OPEN_ENDPOINTS = {
     "docs.page",
     "docs.style",
 }
+_MORE_WITH_A_KEY = {"status.readyz"}
 _UNCOUNTED = {"status.healthz"}  # whoever looks after this process must always get an answer
 # Who has used up the bytes of a day may still see that, and close what is open.
 _AT_NO_COST = {"limits.show", "sessions.delete", "sessions.cleanup"}
@@ -73,6 +74,8 @@ class Gate:
         if request.endpoint in OPEN_ENDPOINTS:
             if request.endpoint not in _UNCOUNTED:
                 self._let_in(self._rates.hit("address", whole_network(client_address())))
+            if request.endpoint in _MORE_WITH_A_KEY and presented_key():
+                self._note_key()
             return
         key = self._keys.of(presented_key()) or self._key_of_ticket()
         if key is None:
@@ -87,6 +90,16 @@ class Gate:
             session_id = (request.view_args or {}).get("session_id")
             user = parts().sessions.user_of(key.tenant, session_id)
             parts().limits.concurrency.check_bytes(key.tenant, user)
+
+    def _note_key(self) -> None:
+        """A wrong one is counted and refused as anywhere; without a store every caller is a stranger."""
+        try:
+            key = self._keys.of(presented_key())
+        except StoreUnavailable:
+            return
+        if key is None:
+            raise self._turned_away(Unauthorized())
+        g.key = key
 
     def _let_in(self, standing: Standing) -> None:
         g.standing = standing  # told with the answer, whatever that is

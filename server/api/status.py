@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify
 
 import server
+from server.api.scopes import asked_by_operator
 from server.api.wiring import parts
 from server.guest import protocol
 
@@ -19,9 +20,9 @@ def healthz() -> Response:
 
 @bp.get("/readyz")
 def readyz() -> tuple[Response, int]:
-    """Sessions can be opened: 503 with the reasons if not."""
+    """Sessions can be opened: 503 with the reasons if not. The operator gets the engine's words, too."""
     ready = parts().readiness.look()
-    return jsonify(vars(ready)), 503 if ready.status == "unavailable" else 200
+    return jsonify(ready.as_json(asked_by_operator())), 200 if ready.is_ready else 503
 
 
 @bp.get("/v1/version")

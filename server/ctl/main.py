@@ -1,6 +1,6 @@
 """The program `sandboxctl`: reads its arguments, and tells in one line why something could not be done.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong arguments; `doctor` adds 3 to 5.
+Exit codes: 0 done, 1 refused or failed, 2 wrong arguments; `status` adds 3, `doctor` 3 to 5.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 from server import config as configuration
 from server import ctl
 from server.config import BadConfig
-from server.ctl import audit, backups, doctor, example, installation, keys, tenants, usage
+from server.ctl import audit, backups, doctor, example, installation, keys, status, sysctl, tenants, usage
 from server.ctl.recorded import recorded
 from server.ctl.words import fail
 from server.errors import SandboxError
 
 # Each has `add_to(commands)`, which adds its subcommands; each subcommand sets `run(config, arguments)`.
-COMMANDS = (installation, tenants, keys, usage, audit, doctor, backups, example)
+COMMANDS = (installation, tenants, keys, usage, audit, status, doctor, sysctl, backups, example)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -24,7 +24,7 @@ from server.keeper.environment import BASE_ENV, cpu_env
 from server.keeper.furnishing import Furnishing
 from server.keeper.in_hand import InHand
 from server.keeper.names import identifier
-from server.keeper.runtime import Runtime, RuntimeFailed, Seen, Spec, Unreached
+from server.keeper.runtime import Problem, Runtime, RuntimeFailed, Seen, Spec, Unreached
 from server.keeper.storage import Furniture, Storage
 from server.keeper.uids import Uids
 from server.keeper.wanted import Wanted
@@ -58,7 +58,7 @@ class Making:
         self._in_hand = InHand()
         self._uids = Uids(instance.id)
         self._places = threading.BoundedSemaphore(_AT_ONCE)
-        self._failures: deque[tuple[float, str]] = deque(maxlen=_FAILING)
+        self._failures: deque[tuple[float, Problem]] = deque(maxlen=_FAILING)
 
     def make(self, wanted: Wanted, furniture: Furniture) -> Sandbox:
         """A new one. It stays in hand: the caller lets go of it, or closes it."""
@@ -78,14 +78,14 @@ class Making:
             return made
 
     def _note_failure(self, exc: BaseException) -> None:
-        """In words that anybody may read."""
-        words = str(exc) if isinstance(exc, RuntimeFailed) else "The keeper failed. Its log says why."
-        self._failures.append((time.monotonic(), words))
+        failed = Problem("The keeper failed. Its log says why.")
+        problem = exc.problem if isinstance(exc, RuntimeFailed) else failed
+        self._failures.append((time.monotonic(), problem))
 
-    def failing(self) -> str | None:
+    def failing(self) -> Problem | None:
         """What the last ones that were to be made came to, if none of them was."""
         failures = list(self._failures)
-        recent = [words for at, words in failures if at > time.monotonic() - _FAILING_SECONDS]
+        recent = [problem for at, problem in failures if at > time.monotonic() - _FAILING_SECONDS]
         return recent[-1] if len(recent) == _FAILING else None
 
     def _start(self, sandbox: str, uid: int, wanted: Wanted, furniture: Furniture) -> Sandbox:

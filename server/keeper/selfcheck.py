@@ -1,7 +1,8 @@
 """Is the wall what we say it is? A throw-away sandbox is probed from inside and compared with a table.
 
 An engine can accept an option and not enforce it (rootless, old kernels, foreign runtimes); only a look from
-inside tells. Runs once at start, and whenever the doctor is asked; `/readyz` shows every difference.
+inside tells. Runs at start until it could be done once, and whenever the doctor is asked; `/readyz` shows
+every difference.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from server.config import Config
 from server.errors import SandboxError
 from server.guest_client import Command, GuestClient, GuestSilent
 from server.keeper.furnishing import TRIAL_DISK
-from server.keeper.runtime import Runtime, RuntimeFailed
+from server.keeper.runtime import Problem, Runtime, RuntimeFailed
 from server.keeper.sandboxes import Sandboxes
 from server.keeper.wanted import Wanted
 
 _PROBE = (Path(__file__).parent / "probe.py").read_text()
 _STRAIN = (Path(__file__).parent / "strain.py").read_text()
-_PROBE_SECONDS = 20.0
+PROBE_SECONDS = 60.0  # a slow host needs half of it
 _STRAIN_MEMORY, _STRAIN_CPUS = 128 << 20, 0.5  # so little that taking more hurts nobody
 _PAGE = 4096
-_FAILURES = (RuntimeFailed, GuestSilent, SandboxError, ValueError)
+_PAUSE_SECONDS, _LONGEST_PAUSE = 2.0, 60.0  # between two attempts at start
+_FAILURES = (RuntimeFailed, GuestSilent, SandboxError, OSError, ValueError)
 
 _log = logging.getLogger("sandbox.selfcheck")
 
@@ -90,15 +92,33 @@ class SelfCheck:
         self._sandboxes = sandboxes
         self._guests = guests
         self._differences: dict[str, str] | None = None
+        self._trouble: Problem | None = None
+        self._attempts = 0
+        self._over = threading.Event()
 
     def start(self) -> None:
         """Unless somebody has looked already."""
         if self._differences is None:
             threading.Thread(target=self._run, daemon=True).start()
 
+    def stop(self) -> None:
+        self._over.set()
+
     def forget(self) -> None:
         """What was found is of sandboxes that will not be made any more."""
-        self._differences = None
+        self._differences = self._trouble = None
+
+    def doing(self) -> str | None:
+        """Until it has run once."""
+        if self._differences is not None:
+            return None
+        return "starting a sandbox and running a command in it" + (
+            f", attempt {self._attempts}" if self._attempts > 1 else ""
+        )
+
+    def trouble(self) -> Problem | None:
+        """Why no sandbox has run a command yet, if one was tried."""
+        return self._trouble if self._differences is None else None
 
     def differences(self) -> dict[str, str] | None:
         """By name, what was found instead of what should be; None until the check has run."""
@@ -109,8 +129,8 @@ class SelfCheck:
         try:
             found = self._found(self._config.memory, self._config.cpus, _PROBE, str(TRIAL_DISK))
         except _FAILURES as exc:
-            self._differences = {"self-check": f"could not run: {exc}"}
-            return _told(exc)
+            self._trouble = _problem(exc)
+            return _told(self._trouble)
         wanted = expected(self._config)
         if self._runtime.oci().is_gvisor:
             wanted = {name: value for name, value in wanted.items() if name not in _NOT_IN_GVISOR}
@@ -127,7 +147,7 @@ class SelfCheck:
                 return self._strain_gvisor()
             return UNDER_STRAIN, self._strained()
         except _FAILURES as exc:
-            return _told(exc)
+            return _told(_problem(exc))
 
     def _strain_gvisor(self) -> Looked:
         """Too much memory is refused, or ends the whole sandbox, as too many processes do."""
@@ -145,25 +165,47 @@ class SelfCheck:
         return self._found(_STRAIN_MEMORY, _STRAIN_CPUS, _STRAIN, *limits, *names)
 
     def _run(self) -> None:
-        self.look_again()
+        """Until a sandbox could be looked at: what is in the way may go away by itself."""
+        pause = _PAUSE_SECONDS
+        while (why := self._attempt()) is not None:
+            _log.error("the self-check %s", why)
+            if self._over.wait(pause):
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE)
         for name, difference in (self._differences or {}).items():
             _log.error("the wall differs: %s: %s", name, difference)
 
+    def _attempt(self) -> str | None:
+        """Why it could not be done, if so."""
+        self._attempts += 1
+        try:
+            told = self.look_again()
+        except Exception as exc:  # the edge of a thread: without it nobody would learn that it has ended
+            _log.exception("the self-check failed")
+            self._trouble = Problem("The keeper failed. Its log says why.", repr(exc)[:300])
+            return _told(self._trouble)
+        return told if isinstance(told, str) else None
+
     def _found(self, memory: int, cpus: float, script: str, *arguments: str) -> dict[str, object]:
         wanted = Wanted("", self._config.default_image, memory, cpus, self._config.disk, {})
-        command = Command(["python3", "-c", script, *arguments], _PROBE_SECONDS, shell=None)
+        command = Command(["python3", "-c", script, *arguments], PROBE_SECONDS, shell=None)
         with self._sandboxes.trial(wanted) as sandbox:
             answer = self._guests.run(sandbox, secrets.token_hex(16), "", command)
+        if answer.timed_out:
+            raise ValueError(f"what runs in the sandbox took longer than {PROBE_SECONDS:g} s: a slow host")
         found = json.loads(answer.stdout.first)
         if not isinstance(found, dict):
             raise ValueError("the probe gave no table")
         return found
 
 
-def _told(exc: Exception) -> str:
-    """For the operator alone: with the engine's own words."""
-    words = exc.words if isinstance(exc, RuntimeFailed) else ""
-    return f"could not run: {exc}" + (f" ({words})" if words else "")
+def _problem(exc: Exception) -> Problem:
+    return exc.problem if isinstance(exc, RuntimeFailed) else Problem(str(exc))
+
+
+def _told(problem: Problem) -> str:
+    """For the operator alone."""
+    return f"could not run: {problem.whole}"
 
 
 def compare(expected: dict[str, object], found: dict[str, object]) -> dict[str, str]:

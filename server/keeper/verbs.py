@@ -14,6 +14,7 @@ from server.keeper.furnishing import Furnishing
 from server.keeper.leaks import Leaks
 from server.keeper.meters import Meters
 from server.keeper.names import identifier
+from server.keeper.runtime import Problem
 from server.keeper.sampling import Sampler
 from server.keeper.sandboxes import Sandboxes
 from server.keeper.selfcheck import SelfCheck
@@ -45,7 +46,7 @@ class Verbs:
     meters: Meters
     doctor: Doctor
     concern: str | None
-    problems: Callable[[], dict[str, str]]  # of the engine
+    problems: Callable[[], dict[str, Problem]]  # of the engine
 
     def table(self) -> dict[str, Verb]:
         return {
@@ -132,9 +133,14 @@ class Verbs:
         return {"text": self.meters.text()}
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
-        failing = self.sandboxes.failing()
+        """`words` are the engine's own, by the same names as the problems: for the operator alone."""
+        problems = self.problems()
+        if (failing := self.sandboxes.failing() or self.selfcheck.trouble()) is not None:
+            problems = {**problems, "sandbox": failing}
         return {
-            "problems": {**self.problems(), **({} if failing is None else {"sandbox": failing})},
+            "doing": self.selfcheck.doing(),
+            "problems": {name: problem.detail for name, problem in problems.items()},
+            "words": {name: problem.words for name, problem in problems.items() if problem.words},
             "wall": self.selfcheck.differences(),
             "storage": self.concern or self.furnishing.concern(),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.audit.ledger import Ledger
@@ -56,9 +57,17 @@ class Parts:
     sampler: Sampler
 
 
-def put_together(config: Config, instance: Instance, owner: Owner, store: Store) -> Parts:
-    meters = Meters()
-    runtime = DockerRuntime(config, instance.id, owner.gid, meters.engine_called)
+def put_together(
+    config: Config,
+    instance: Instance,
+    owner: Owner,
+    store: Store,
+    runtime: DockerRuntime,
+    meters: Meters,
+    tell: Callable[[str], None],
+) -> Parts:
+    """`tell` is told what is being done where that may take a while."""
+    tell("preparing the storage of workspaces")
     choice = choose(config)
     if choice.concern is not None:
         _log.error("storage: %s", choice.concern)
@@ -87,6 +96,7 @@ def put_together(config: Config, instance: Instance, owner: Owner, store: Store)
     places = (rows, runtime, storage, furnishing)
     snapshotting = Snapshotting(*places, sandboxes, vitals, sleeping, turns, time.time)
     selfcheck = SelfCheck(config, runtime, sandboxes, guests, furnishing.is_soft)
+    tell("trying OCI runtimes")
     chosen = oci_choice.choose(config, runtime, selfcheck)
     chores = (host.describe, line.ring, usage_of(config, store).write_down)
     leaks = Leaks(config, store, runtime, storage, sandboxes, furnishing, time.time)

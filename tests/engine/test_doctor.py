@@ -16,6 +16,8 @@ from tests.expect import problem
 PATIENCE = 60.0
 PARTS = {
     "engine",
+    "host",
+    "leftovers",
     "oci",
     "clock",
     "sysctl",

@@ -251,11 +251,12 @@ def test_what_clients_make_up_does_not_grow_the_answer(measured: Stack, session:
     measured.call("GET", "/v1/sessions/evil")
     measured.call("POST", "/execute", json={"evil": 1})
     before = len(scrape(measured).text.splitlines())
+    elsewhere = {**sent, "X-Forwarded-For": "198.51.100.9"}  # or other tests' wrong keys are too many
     for number in range(60):
         measured.call(f"EVIL{number}", f"/evil-{number}")
         measured.call("GET", f"/v1/sessions/evil{number}")
         measured.call("POST", "/execute", json={f"evil{number}": 1})
-        requests.get(f"{measured.url}/evil-{number}?evil={number}", headers=sent, timeout=30)
+        requests.get(f"{measured.url}/evil-{number}?evil={number}", headers=elsewhere, timeout=30)
     text = scrape(measured).text
     assert len(text.splitlines()) <= before + 8
     assert "evil" not in text.lower() and session.id not in text and "tenant=" not in text

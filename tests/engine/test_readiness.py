@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from expect import eventually
+from expect import eventually, problem
 from stack import IMAGE_TAG, Stack, docker
 
 
@@ -99,6 +101,96 @@ def test_an_image_in_which_no_sandbox_starts_is_told() -> None:
     finally:
         stack.remove()
         docker("rmi", broken)
+
+
+@pytest.fixture
+def refused() -> Iterator[Stack]:
+    """Its engine takes no container: the OCI runtime that the operator names is unknown there."""
+    stack = Stack(SANDBOX_OCI_RUNTIME="never-installed")
+    try:
+        stack.start_keeper()
+        stack.start_web()
+        while await_answer(stack, 503)["checks"]["sandbox"] == "ok":
+            time.sleep(0.1)
+        yield stack
+    finally:
+        stack.remove()
+
+
+def test_what_the_engine_says_is_for_the_operator_alone(refused: Stack) -> None:
+    """A tenant, and who has no key, learn that it refuses; the operator also why."""
+    answers = {key: refused.call("GET", "/readyz", key=key) for key in (refused.key, refused.admin_key)}
+    assert {answer.status_code for answer in answers.values()} == {503}
+    assert "words" not in answers[refused.key].json() and "words" not in asked(refused, "/readyz").json()
+    assert "never-installed" not in answers[refused.key].text
+    told = answers[refused.admin_key].json()
+    assert (told["status"], told["checks"]["engine"]) == ("unavailable", "ok")
+    assert "never-installed" in told["words"]["sandbox"]
+    body = problem(refused.call("POST", "/create_session"), 503, "engine_unavailable")
+    assert "never-installed" not in str(body)
+
+
+def test_the_program_for_operators_says_why_no_sandbox_starts(refused: Stack) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        refused.ctl("status")
+    assert failed.value.returncode == 3
+    assert "unavailable" in failed.value.stdout and "never-installed" in failed.value.stdout
+
+
+def test_a_keeper_waits_for_an_engine_that_is_not_there_yet_and_says_so(tmp_path: Path) -> None:
+    """Callers are refused at once, the operator learns which address was tried, and it stops when told to."""
+    missing = f"unix://{tmp_path}/docker.sock"
+    stack = Stack(SANDBOX_DOCKER_HOST=missing)
+    try:
+        stack.start_keeper()
+        stack.start_web()
+        while (
+            "engine" not in (told := await_answer(stack, 503))["checks"] or told["checks"]["engine"] == "ok"
+        ):
+            time.sleep(0.1)
+        began = time.monotonic()
+        problem(stack.call("POST", "/create_session"), 503, "engine_unavailable")
+        assert time.monotonic() - began < 10
+        words = stack.call("GET", "/readyz", key=stack.admin_key).json()["words"]["engine"]
+        assert "No such file" in words or "Connection" in words
+        os.symlink("/var/run/docker.sock", tmp_path / "docker.sock")
+        stack.wait_ready()
+        os.unlink(tmp_path / "docker.sock")
+        stack.kill("keeper", signal.SIGTERM)
+        stack.start_keeper()
+        eventually(lambda: "asking the Docker Engine" in stack.log("keeper").rpartition("stopped")[2])
+        began = time.monotonic()
+        stack.kill("keeper", signal.SIGTERM)
+        assert time.monotonic() - began < 10
+    finally:
+        os.path.lexists(tmp_path / "docker.sock") or os.symlink(
+            "/var/run/docker.sock", tmp_path / "docker.sock"
+        )
+        stack.remove()
+
+
+def test_a_wrong_key_is_refused_here_too(stack: Stack) -> None:
+    """Or it would be a place to try keys at."""
+    problem(stack.call("GET", "/readyz", key="e2b_" + "0" * 80), 401, "unauthorized")
+
+
+def test_a_keeper_that_starts_is_not_ready_before_a_sandbox_ran() -> None:
+    """From its first answer on: what it is doing, with 503, and 200 only once the self-check has run."""
+    fresh = Stack()
+    try:
+        fresh.start_web()
+        assert await_answer(fresh, 503)["checks"]["keeper"] != "ok"
+        fresh.start_keeper()
+        seen: list[tuple[int, str]] = []
+        deadline = time.monotonic() + 60
+        while not seen or seen[-1][0] != 200:
+            assert time.monotonic() < deadline, seen
+            answer = asked(fresh, "/readyz")
+            seen.append((answer.status_code, answer.json()["status"]))
+        assert {status for code, status in seen if code == 503} >= {"checking"}
+        assert {status for code, status in seen if code == 200} == {"ready"}
+    finally:
+        fresh.remove()
 
 
 def test_without_a_keeper_it_is_alive_but_not_ready(imageless: Stack) -> None:

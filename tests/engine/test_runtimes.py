@@ -196,6 +196,6 @@ def test_where_crun_refuses_the_default_is_used_unless_crun_was_asked_for(
         stack.kill("keeper", signal.SIGTERM)
         stack.env["SANDBOX_OCI_RUNTIME"] = "crun"
         stack.start_keeper()
-        stack.wait_ready()
-        eventually(lambda: "self-check" in stack.call("GET", "/readyz").json()["wall"])
+        eventually(lambda: stack.call("GET", "/readyz").json()["checks"]["sandbox"] != "ok")
+        assert stack.call("GET", "/readyz").status_code == 503
         problem(stack.call("POST", "/create_session", json={}), 503, "engine_unavailable")

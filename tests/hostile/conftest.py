@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from invariants import Neighbour, Session, Tenant
-from stack import ROOT, Stack, running
+from stack import Stack, running
+
+from server.keeper.doctor.kernel import SYSCTLS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def host_as_quickstart_leaves_it() -> Iterator[None]:
     """Terminals are host-wide: the wall counts on a setting that no container option replaces."""
     setting = Path("/proc/sys/kernel/pty/max")
-    least = re.search(r"^kernel\.pty\.max +(\d+)", (ROOT / "scripts/machine.sh").read_text(), re.MULTILINE)
-    assert least is not None
+    least = next(least for name, least, _ in SYSCTLS if name == "kernel.pty.max")
     before = setting.read_text()
-    setting.write_text(str(max(int(before), int(least[1]))))
+    setting.write_text(str(max(int(before), least)))
     yield
     setting.write_text(before)
 

@@ -125,7 +125,17 @@ WITHOUT_JSON = {"init", "config", "close-all", "unmount", "example"}
 def test_the_commands_that_operators_are_told_of_are_there() -> None:
     told = {
         *("tenant add", "tenant set", "tenant list", "tenant show", "tenant suspend", "tenant resume"),
-        *("tenant delete", "key new", "key list", "key rotate", "key revoke", "usage", "doctor"),
+        *(
+            "tenant delete",
+            "key new",
+            "key list",
+            "key rotate",
+            "key revoke",
+            "usage",
+            "status",
+            "sysctl",
+            "doctor",
+        ),
         *("audit list", "audit export", "audit verify", "backup", "restore"),
         *WITHOUT_JSON,
     }

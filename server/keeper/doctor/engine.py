@@ -26,7 +26,7 @@ def judge(facts: EngineFacts) -> Iterator[Finding]:
         MINOR,
         "on" if facts.live_restore else "off: a restart of the engine ends every session",
         "on",
-        'put {"live-restore": true} into /etc/docker/daemon.json, then: systemctl reload docker',
+        'put "live-restore": true into /etc/docker/daemon.json, then: systemctl reload docker',
     )
     yield judged(
         "engine.cgroups",

@@ -9,8 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from server.config import Config
-from server.instance import web_owner
-from server.keeper.doctor import CRITICAL, Finding, engine, kernel, oci, proxy, room, state, wall
+from server.instance import Owner, web_owner
+from server.keeper.doctor import (
+    CRITICAL,
+    Finding,
+    engine,
+    hosts,
+    kernel,
+    leftovers,
+    oci,
+    proxy,
+    room,
+    state,
+    wall,
+)
 from server.keeper.doctor.room import Stock
 from server.keeper.runtime import Runtime, RuntimeFailed
 from server.keeper.selfcheck import SelfCheck
@@ -21,7 +33,7 @@ _ROOT = Path("/")
 
 def on_host(config: Config, runtime: Runtime | None, why_oci: str = "") -> Iterator[Finding]:
     """`why_oci`: why sandboxes are made with what they are made with, if somebody has chosen."""
-    owner = web_owner(config)
+    owner = _web_as_found(config)
     yield from _of_engine(config, runtime, why_oci)
     yield from kernel.sysctls(_ROOT)
     yield from kernel.user_namespaces(_ROOT)
@@ -29,6 +41,15 @@ def on_host(config: Config, runtime: Runtime | None, why_oci: str = "") -> Itera
     yield from state.rights(config, owner, os.geteuid())
     yield from state.web_user(owner, os.geteuid())
     yield from proxy.examine(config, _ROOT)
+    yield from leftovers.examine(_ROOT, config.volumes_dir)
+
+
+def _web_as_found(config: Config) -> Owner:
+    """Without the server's settings, as after a crash: whoever owns the store that is there."""
+    if config.web_user or not config.store_path.exists():
+        return web_owner(config)
+    told = config.store_path.stat()
+    return Owner(told.st_uid, told.st_gid)
 
 
 def _of_engine(config: Config, runtime: Runtime | None, why_oci: str) -> Iterator[Finding]:
@@ -49,6 +70,7 @@ def _of_engine(config: Config, runtime: Runtime | None, why_oci: str) -> Iterato
     yield Finding("engine.answers", "ok", "it answers", "an answer")
     yield from engine.judge(facts)
     yield from oci.examine(made_with, facts, why_oci)
+    yield from hosts.judge(facts, made_with, hosts.tested())
     yield from kernel.clock(facts.clock, (before, time.time()))
     if facts.root:
         yield from room.space("disk.engine", facts.root)

@@ -1,4 +1,4 @@
-"""The kernel's settings, which are those that scripts/machine.sh raises (a test compares), and its clock."""
+"""The kernel's settings, which `sandboxctl sysctl` raises, and its clock."""
 
 from __future__ import annotations
 
@@ -20,21 +20,29 @@ SYSCTLS = (
     ("kernel.dmesg_restrict", 1, "the kernel's messages help an attacker"),
     ("kernel.perf_event_paranoid", 2, "counters of the machine help an attacker"),
     ("kernel.io_uring_disabled", 1, "a large, young part of the kernel"),
-    ("kernel.unprivileged_bpf_disabled", 2, "a large part of the kernel"),
+    ("kernel.unprivileged_bpf_disabled", 1, "a large part of the kernel"),
 )
-_PERSISTENT = "echo '{name} = {least}' >>/etc/sysctl.d/60-sandbox-server.conf && sysctl --system"
+_ADVICE = "sandboxctl sysctl, as root: quickstart and the keeper's unit do so at each start"
 _UNSYNCHRONISED = 0x40
 _DRIFT_SECONDS = 5.0
 
 
 def sysctls(root: Path) -> Iterator[Finding]:
     for name, least, why in SYSCTLS:
-        found = _read(root / "proc/sys" / name.replace(".", "/"))
+        found = read_setting(root, name)
         if found is None:  # a kernel without the thing itself
             yield Finding(f"sysctl.{name}", "ok", "this kernel has no such setting", f"{least} or more")
         else:
-            advice = f"{_PERSISTENT.format(name=name, least=least)} ({why})"
+            advice = f"{_ADVICE} ({why})"
             yield judged(f"sysctl.{name}", found >= least, MINOR, found, f"{least} or more", advice)
+
+
+def setting_path(root: Path, name: str) -> Path:
+    return root / "proc/sys" / name.replace(".", "/")
+
+
+def read_setting(root: Path, name: str) -> int | None:
+    return _read(setting_path(root, name))
 
 
 def user_namespaces(root: Path) -> Iterator[Finding]:

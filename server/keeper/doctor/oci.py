@@ -13,7 +13,10 @@ from server.keeper.doctor import MAJOR, MINOR, NOTE, Finding, judged, unknown
 from server.keeper.runtime.facts import EngineFacts
 from server.keeper.runtime.oci import Oci
 
-_ADVICE = "upgrade it with the system's packages, or with the engine from docs.docker.com"
+_ADVICE = (
+    "apt-get upgrade, if that offers a newer one; otherwise Docker's own packages bring one that is repaired "
+    "(docs.docker.com/engine/install), or name another in SANDBOX_OCI_RUNTIME"
+)
 
 
 @dataclass(frozen=True)

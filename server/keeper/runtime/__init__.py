@@ -47,12 +47,28 @@ class Usage:
     processes: int | None
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong: `detail` for everybody, and the engine's own `words`, which are the operator's alone."""
+
+    detail: str
+    words: str = ""
+
+    @property
+    def whole(self) -> str:
+        return f"{self.detail} ({self.words})" if self.words else self.detail
+
+
 class RuntimeFailed(Exception):
-    """The runtime refused or did not answer. The message is for callers; `words` are for the log alone."""
+    """The runtime refused or did not answer. The message is for callers, `words` for the operator."""
 
     def __init__(self, message: str, words: str = "") -> None:
         super().__init__(message)
         self.words = words
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(str(self), self.words)
 
 
 class Unreached(RuntimeFailed):
@@ -109,5 +125,5 @@ class Runtime(Protocol):
     def cpus(self) -> int:
         """How many there are where sandboxes run."""
 
-    def check(self, images: Iterable[str]) -> dict[str, str]:
+    def check(self, images: Iterable[str]) -> dict[str, Problem]:
         """What is wrong, by what it is about; empty when all is well."""

@@ -17,7 +17,7 @@ from docker.utils import kwargs_from_env
 
 from server.config import Config
 from server.keeper.names import identifier
-from server.keeper.runtime import RuntimeFailed, Seen, Spec, Unreached, Usage, cgroups
+from server.keeper.runtime import Problem, RuntimeFailed, Seen, Spec, Unreached, Usage, cgroups
 from server.keeper.runtime.causes import causes
 from server.keeper.runtime.facts import EngineFacts, facts_of
 from server.keeper.runtime.hearing import Heard, HeardCalls
@@ -26,10 +26,12 @@ from server.keeper.runtime.options import INSTANCE, SANDBOX, UID, Options
 from server.keeper.runtime.socket_memory import limit_socket_buffers
 
 _CALL_SECONDS = 60
+_QUICK_SECONDS = 3  # for a look at whether it answers: who asks waits five
 _NOT_FROZEN = "unable to freeze"
 _PATIENCE = (0.1, 0.2, 0.4, 0.8, 1.6)
 _GVISOR_FAILED = 1  # what is left of a sandbox whose kernel was killed
 _STOPPED_BY_ENGINE = 75  # the guest's exit code when the engine asks it to stop
+_GONE_AT_START = 255  # an engine says so of a container that it misses when it starts: after a reboot
 
 _NOBODY_THERE = (ConnectionRefusedError, FileNotFoundError)
 _FAILURES = (docker.errors.DockerException, requests.exceptions.RequestException)
@@ -49,7 +51,8 @@ class DockerRuntime:
         environment = {"DOCKER_HOST": config.docker_host} if config.docker_host else None
         kwargs = kwargs_from_env(environment=environment)
         try:
-            self._api = _Api(timeout=_CALL_SECONDS, version="auto", **kwargs)
+            self._quick = _Api(timeout=_QUICK_SECONDS, version="auto", **kwargs)
+            self._api = _Api(timeout=_CALL_SECONDS, version=self._quick.api_version, **kwargs)
         except _FAILURES as exc:
             raise _explained(exc) from exc
         self._api.heard = heard
@@ -206,17 +209,18 @@ class DockerRuntime:
         except _FAILURES as exc:
             raise _explained(exc) from exc
 
-    def check(self, images: Iterable[str]) -> dict[str, str]:
+    def check(self, images: Iterable[str]) -> dict[str, Problem]:
         problems = {}
         try:
-            self._api.ping()
+            self._quick.ping()
             for image in images:
                 try:
-                    self._api.inspect_image(image)  # type: ignore[no-untyped-call]
+                    self._quick.inspect_image(image)  # type: ignore[no-untyped-call]
                 except docker.errors.ImageNotFound:
-                    problems["image"] = f"the image {image} is missing: build it with ./quickstart.sh"
+                    words = f"the image {image} is missing: run ./quickstart.sh, or correct SANDBOX_IMAGES"
+                    problems["image"] = Problem(words)
         except _FAILURES as exc:
-            problems["engine"] = str(_explained(exc))
+            problems["engine"] = _explained(exc).problem
         return problems
 
 
@@ -232,7 +236,7 @@ def _seen(labels: dict[str, str], state: dict[str, Any]) -> Seen:
 def _cause(state: dict[str, Any]) -> str:
     """Why a container is dead, in one of the words of errors.CAUSES."""
     code = state.get("ExitCode")
-    if code == _STOPPED_BY_ENGINE:
+    if code in (_STOPPED_BY_ENGINE, _GONE_AT_START):
         return "engine_stopped"
     if code == 137:
         return "oom" if state.get("OOMKilled") else "killed"

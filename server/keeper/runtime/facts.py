@@ -13,6 +13,7 @@ class EngineFacts:
     """`clock` is the engine's time when it was asked; `runtimes` are names with what is behind them."""
 
     version: str
+    system: str
     cgroups: str
     security: tuple[str, ...]
     live_restore: bool
@@ -29,6 +30,7 @@ def facts_of(info: Mapping[str, Any]) -> EngineFacts:
     runtimes = info.get("Runtimes") or {}
     return EngineFacts(
         version=str(info.get("ServerVersion") or ""),
+        system=str(info.get("OperatingSystem") or ""),
         cgroups=str(info.get("CgroupVersion") or "1"),
         security=tuple(info.get("SecurityOptions") or ()),
         live_restore=bool(info.get("LiveRestoreEnabled")),

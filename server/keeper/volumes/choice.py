@@ -24,7 +24,8 @@ _LEAST = _GIB
 _MOST = 64 * _GIB
 _PART = 4  # of what is free on the disk, one in so many
 _COMMAND_SECONDS = 120
-_OPTIONS = "loop,nosuid,nodev,noatime,nodiscard"  # with discard the file would get holes again
+# With discard the file would get holes again. What was deleted counts until a commit: by default for 30 s.
+_OPTIONS = "loop,nosuid,nodev,noatime,nodiscard,commit=5"
 
 _log = logging.getLogger("sandbox.volumes")
 
