@@ -56,7 +56,7 @@ def prepare(config: Config) -> Instance:
     owner = web_owner(config)
     state = config.state
     _check_way(state, owner)
-    _directory(state, 0o711, -1, owner.gid)
+    _directory(state, 0o711, -1, -1)
     _directory(config.store_path.parent, 0o700, owner.uid, owner.gid)
     _directory(config.uploads_dir, 0o700, owner.uid, owner.gid)
     _directory(config.keeper_socket.parent, 0o750, -1, owner.gid)
@@ -114,13 +114,19 @@ def _store_file(path: Path, owner: Owner) -> None:
 def _secret_file(path: Path, gid: int) -> None:
     """Written under another name and linked: two starts at once agree on one."""
     draft = path.with_name(f"instance.{secrets.token_hex(4)}")
-    draft.write_text(f"{secrets.token_hex(8)} {secrets.token_hex(32)}\n")
-    draft.chmod(0o640)
-    if os.geteuid() == 0:
-        os.chown(draft, -1, gid)
+    draft.touch(0o600)
     try:
+        draft.write_text(f"{secrets.token_hex(8)} {secrets.token_hex(32)}\n")
+        _give_to_keeper(draft, gid)
         os.link(draft, path)
     except FileExistsError:
-        pass
+        _give_to_keeper(path, gid)
     finally:
         draft.unlink()
+
+
+def _give_to_keeper(path: Path, gid: int) -> None:
+    """The web's group may read it."""
+    if os.geteuid() == 0:
+        os.chown(path, 0, gid, follow_symlinks=False)
+    path.chmod(0o640)

@@ -48,8 +48,8 @@ if words[:2] == ["enable", "--now"]:
         settings = [row.split("=", 1) for row in open(line("EnvironmentFile")[1]).read().splitlines()
                     if row and row[0] != "#"]
         env = {**os.environ, **dict(settings), "PYTHONPATH": line("WorkingDirectory")[1]}
-        if line("ExecStartPre"):
-            subprocess.run(shlex.split(line("ExecStartPre")[1]), env=env, cwd=root, check=True)
+        for before in re.findall(r"^ExecStartPre=(-?)(.*)$", text, re.M):
+            subprocess.run(shlex.split(before[1]), env=env, cwd=root, check=not before[0])
         start(unit, shlex.split(line("ExecStart")[1]), env, line("WorkingDirectory")[1])
 elif words == ["reload", "nginx"]:
     nginx = [os.environ["NGINX"], "-c", f"{etc}/nginx/nginx.conf", "-g", "daemon off;"]
@@ -87,7 +87,7 @@ def test_there_are_exactly_ten() -> None:
 
 @pytest.fixture
 def vps(installed: Path) -> Iterator[Vps]:
-    root = Path(tempfile.mkdtemp(prefix="sbxvps-", dir="/tmp"))
+    root = Path(tempfile.mkdtemp(prefix="sbxvps-", dir="/var/tmp"))
     root.chmod(0o755)
     vps = Vps(root, free_port(), free_port(), dict(os.environ))
     try:
@@ -99,7 +99,7 @@ def vps(installed: Path) -> Iterator[Vps]:
 
 def furnish(vps: Vps, installed: Path) -> None:
     root = vps.root
-    for folder in ("bin", "www", "etc/sysctl.d", "etc/systemd/system", "etc/nginx/conf.d", "log", "tmp"):
+    for folder in ("bin", "www", "etc/systemd/system", "etc/nginx/conf.d", "log", "tmp"):
         (root / folder).mkdir(parents=True)
     for folder in ("etc/nginx/sites-enabled", "etc/nginx/modules-enabled"):
         (root / folder).mkdir()
@@ -160,7 +160,6 @@ def make_programs(vps: Vps) -> None:
     said = {
         "apt-get": "",
         "useradd": "",
-        "sysctl": f"ls {root}/etc/sysctl.d/60-sandbox-server.conf",
         "git": f'[ "$1" = clone ]; mv {root}/repository "$3"',
         "certbot": f"mkdir -p {certificate}; cp {root}/tls/chain.pem {certificate}/fullchain.pem; "
         f"cp {root}/tls/key.pem {certificate}/privkey.pem",

@@ -67,9 +67,9 @@ def test_the_example_environment_has_every_setting() -> None:
 
 
 def test_the_units_agree_with_the_environment_file() -> None:
-    """State directory and user are named in three places."""
+    """State directory and user are named in two places."""
     env, keeper, web = environment_file(), unit("keeper"), unit("web")
-    assert keeper["StateDirectory"] == Path(env["SANDBOX_STATE_DIR"]).name
+    assert all(path.startswith(f"-{env['SANDBOX_STATE_DIR']}/") for path in web["ReadWritePaths"].split())
     assert web["User"] == web["Group"] == env["SANDBOX_WEB_USER"]
     assert keeper["EnvironmentFile"] == web["EnvironmentFile"]
     assert keeper["WorkingDirectory"] == web["WorkingDirectory"] == "/opt/sandbox-server"
@@ -102,6 +102,13 @@ def test_the_keepers_unit_gives_it_no_mounts_of_its_own() -> None:
         "Bind",
     )
     assert [key for key in unit("keeper") if key.startswith(hiding)] == ["ProtectHostname"]
+
+
+@pytest.mark.parametrize("name", ["web", "keeper"])
+def test_systemd_is_given_no_directory_to_own(name: str) -> None:
+    """It changes the owner of everything below such a directory: of the files of every workspace, too."""
+    owning = ("StateDirectory", "CacheDirectory", "LogsDirectory", "RuntimeDirectory")
+    assert [key for key in unit(name) if key.startswith(owning)] == []
 
 
 def test_the_filters_refuse_what_they_should() -> None:
