@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import time
 from typing import Iterator
 
@@ -17,11 +18,14 @@ from .capture import Output
 from .kept import READY, Died, Kept, NeverRead, Report, outcome_of
 from .pipes import Pipes, write_file
 from .processes import NoSuchDirectory
-from .trees import now_ticks
+from .streams import Reader
+from .trees import kill_tree, now_ticks, signal_all
 from .usage import Meter
 from .work import Outcome, Work, signal_name
 
 _ORDER_SECONDS = 10.0
+_ANSWER_SECONDS = 1.0
+_CANNOT_FORK = 254  # `$?` where bash has dropped a command because it could not fork
 _LONGEST_CWD = 4096
 _PREPARE = r"PS1= PS2= PS4='+ '; set +o history +H +m; unset HISTFILE MAILCHECK" + "\n"
 
@@ -52,14 +56,48 @@ class Bash(Kept):
         token = self._token()
         self._pipes.prepare(work)
         orders = f"{self._recall_status()}{self._source(work, self._pipes)}\n{self._tell(token)}"
+        since = now_ticks()
         report = self._obey(token, orders, work, output)
         self._last_status = report.status
         outcome = outcome_of(report, output)
-        if came_from and report.cwd == went_to:
+        if report.status == _CANNOT_FORK and not self._goes_on(since):
+            self._replace()
+            outcome.restarted, outcome.cwd = True, self._home
+        elif came_from and report.cwd == went_to:
             outcome.cwd = self._return_to(came_from)
         if 128 < report.status <= 128 + 64 and not outcome.timed_out:
             outcome.signal = signal_name(report.status - 128)
         return outcome
+
+    def _goes_on(self, since: int) -> bool:
+        """Whether bash takes its next order.
+
+        After a fork that failed it first waits for the last process that it has started: a defect of bash's.
+        That process is ended with all else that the command has left; an older one is not.
+        """
+        assert self._child is not None
+        try:
+            if self._answers():
+                return True
+            kill_tree(self._child.pid, self._child.mark, since, spare_root=True)
+            return self._answers()
+        except (Died, NeverRead):  # the command has run: whatever happens here, it must not run again
+            return False
+
+    def _answers(self) -> bool:
+        assert self._child is not None
+        token = self._token()
+        reader, meter = self._reader({}, Output(0)), Meter(self._child, now_ticks(), kept=True)
+        self._write(self._tell(token).encode())
+        return self._await(token, reader, time.monotonic() + _ANSWER_SECONDS, meter) is not None
+
+    def _replace(self) -> None:
+        """The next command gets a fresh bash; what earlier ones have left in the background stays."""
+        assert self._child is not None
+        if self.alive:
+            signal_all({self._child.pid}, signal.SIGKILL)
+        Reader({}, Output(0)).watch_until(self._child.exited, time.monotonic() + _ANSWER_SECONDS)
+        self._clear()
 
     def _go(self, directory: str) -> tuple[str, str]:
         """To the command's own directory: where from (to go back unless the command moves), where to."""

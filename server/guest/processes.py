@@ -173,8 +173,17 @@ class Processes:
                 return
             with self._lock:
                 starting = told.si_pid not in self._children and self._starting > 0
-            if starting:
+            if starting and _command_line(told.si_pid) == _command_line(os.getpid()):
                 signal_all({told.si_pid}, signal.SIGCONT)
+
+
+def _command_line(pid: int) -> bytes:
+    """A child that does not run its program yet has ours; one that runs it may stop itself."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _popen(

@@ -346,6 +346,7 @@ def test_a_connection_that_ends_in_the_midst_of_a_read_is_no_whole_file(files: F
     pieces = files.client.read(files.guest.sandbox, b"f").pieces(0, len(BIG))
     next(pieces)
     files.guest.process.kill()
+    files.guest.process.wait(timeout=10)  # or it might send all of it first
     with pytest.raises(GuestSilent):
         list(pieces)
 
