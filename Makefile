@@ -24,6 +24,9 @@ test-engine: setup ## the tests against a real Docker Engine
 test-e2e: setup ## quickstart, SDK and the README's commands, from outside
 	$(PYTEST) tests/e2e
 
+test-vm: ## quickstart, units, nginx, reboot and upgrade on a Debian machine under QEMU
+	./quickstart.sh test vm
+
 bench: setup ## side by side with peers
 	.venv/bin/python benchmarks/exec.py
 	.venv/bin/python benchmarks/lifecycle.py
@@ -51,4 +54,4 @@ fmt: .venv/.dev-stamp ## format the code and fix what can be fixed
 .venv/.dev-stamp:
 	./quickstart.sh setup
 
-.PHONY: help setup check test test-unit test-engine test-e2e bench chaos soak image run fmt
+.PHONY: help setup check test test-unit test-engine test-e2e test-vm bench chaos soak image run fmt

@@ -10,10 +10,15 @@ Usage: ./quickstart.sh [COMMAND]
                    A second run is quick and changes nothing; after `git pull` it restarts what changed.
   --foreground     the same, then stay in the foreground with the logs until Ctrl-C or SIGTERM
   status           what runs; exit code 0 when the server is ready, 3 when it is not
-  stop             stop the server; sandboxes live on (unless this script also started the engine: it stops too)
+  stop             stop the server, and the engine if this script started it; sandboxes live on, unless the engine's
+                   live-restore is off
   uninstall        remove all that this script made: sandboxes, images, state, credentials, .venv, the web's user,
                    kernel settings. Packages stay; it says which.
   test [ARGS...]   lint and run all tests; ARGS go to pytest, for example: test tests/unit -k lease
+  test vm [ARGS...]
+                   the whole of it on a Debian 13 machine of its own, under QEMU: quickstart, units, nginx, reboot, upgrade
+  test --engine NAME [ARGS...]
+                   run tests/engine and tests/hostile on another Docker Engine of Debian's: 28, 26.1, trixie, sid
   setup, image     for developers: only engine, .venv with development tools and image; only the image
   --help           this text
 
@@ -31,8 +36,10 @@ Settings of this script alone:
   QUICKSTART_IMAGE_TAG      tag of sandbox-server/default (latest), for a second installation on one machine
   QUICKSTART_VENV           the virtual environment (.venv here)
   QUICKSTART_PYTHON         the Python, 3.10 or newer, to make it with
-  QUICKSTART_SYSCTLS        "no" leaves the kernel settings alone; otherwise root raises those in scripts/machine.sh,
+  QUICKSTART_SYSCTLS        "no" leaves the kernel settings alone; otherwise root raises some (sandboxctl sysctl),
                             until the next reboot; nothing is written to /etc
+  QUICKSTART_VM_DIR         where `test vm` keeps the disk it has made (/var/cache/sandbox-server-vm)
+  QUICKSTART_VM_ACCEL       what QEMU runs it with: kvm or tcg (kvm where a kernel starts with it)
   QUICKSTART_MIN_FREE_MB    free disk space asked for before something large is made (3072)
 TEXT
 }
@@ -45,6 +52,8 @@ export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 VENV=${QUICKSTART_VENV:-$ROOT/.venv}
 MIN_FREE_MB=${QUICKSTART_MIN_FREE_MB:-3072}
 STEP_PID=
+STARTING=
+TAIL_PID=
 
 # shellcheck source-path=SCRIPTDIR
 {
@@ -57,6 +66,7 @@ STEP_PID=
     . scripts/image.sh
     . scripts/key.sh
     . scripts/test.sh
+    . scripts/vm.sh
 }
 
 # One quickstart at a time for this directory; the lock goes when this process does.
@@ -119,6 +129,7 @@ foreground() {
     start
     trap 'stop_server; exit 0' INT TERM
     tail -n 0 -F "$OWN/keeper.log" "$OWN/web.log" --pid=$$ &
+    TAIL_PID=$!
     while is_alive keeper && is_alive web; do sleep 1 & wait $! || true; done
     stop_server
     die "The server ended by itself." "Its last lines are above, and in $OWN/*.log."
@@ -153,12 +164,13 @@ stop() {
     load_settings
     is_alive web || is_alive keeper || we_started_engine || { say "The server is not running." && return 0; }
     stop_server
+    local what="the server" then="Open sandboxes live on; ./quickstart.sh finds them again."
     if we_started_engine; then
+        what+=" and the Docker Engine that this script had started"
+        sandboxes_outlive_engine || then="Its sandboxes ended with it."
         stop_engine
-        say "Stopped the server and the Docker Engine that this script had started; its sandboxes ended with it."
-    else
-        say "Stopped the server. Open sandboxes live on until their lease ends; ./quickstart.sh finds them again."
     fi
+    say "Stopped $what. $then"
 }
 
 uninstall() {
@@ -174,6 +186,7 @@ uninstall() {
     release_storage
     if engine_answers; then remove_images; else warn "No engine answers: its images stay. $ENGINE_ERROR"; fi
     stop_engine
+    remove_engine_settings
     remove_credentials
     restore_sysctls
     if was_made user "${SANDBOX_WEB_USER:-}"; then userdel "$SANDBOX_WEB_USER" 2>/dev/null || true; fi
@@ -210,7 +223,9 @@ remove_state() {
 }
 
 on_exit() {
-    [ -z "$STEP_PID" ] || kill -- "-$STEP_PID" 2>/dev/null || true
+    end_step
+    stop_half_started
+    [ -z "$TAIL_PID" ] || kill "$TAIL_PID" 2>/dev/null || true
     clean_up_test
 }
 trap on_exit EXIT
@@ -229,7 +244,7 @@ fi
 case $command in
     start | stop | status | uninstall | setup | image) "$command" ;;
     --foreground) foreground ;;
-    test) run_tests "$@" ;;
+    test) if [ "${1:-}" = vm ]; then test_vm "${@:2}"; else run_tests "$@"; fi ;;
     -h | --help | help) usage ;;
     *) die "Unknown command: $command" "./quickstart.sh --help lists the commands." ;;
 esac

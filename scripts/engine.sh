@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # Docker Engine: find it, install it, start it where no init system does, and stop only what we started.
 
+ENGINE_SETTINGS=/etc/docker/daemon.json
+
 # Sets ENGINE_ERROR when it does not answer.
 engine_answers() {
     have docker || { ENGINE_ERROR='no docker command' && return 1; }
@@ -45,8 +47,22 @@ need_linux_engine() {
     [ "$os" = linux ] || die "The Docker Engine runs $os containers." "Use one that runs Linux containers."
 }
 
+# With live-restore a restart or an upgrade of the engine leaves sandboxes alone. Settings that are there are the operator's.
+make_engine_settings() {
+    [ ! -e "$ENGINE_SETTINGS" ] || return 0
+    mkdir -p "${ENGINE_SETTINGS%/*}"
+    made file "$ENGINE_SETTINGS"
+    printf '{"live-restore": true}\n' >"$ENGINE_SETTINGS"
+}
+
+remove_engine_settings() {
+    was_made file "$ENGINE_SETTINGS" && [ "$(cat "$ENGINE_SETTINGS" 2>/dev/null)" = '{"live-restore": true}' ] || return 0
+    rm -f "$ENGINE_SETTINGS"
+}
+
 # Newer Debian releases have the client in a package of its own.
 install_engine() {
+    make_engine_settings
     local packages=(docker.io)
     if apt-cache show docker-cli >/dev/null 2>&1; then packages+=(docker-cli); fi
     if [ "$(cat /sys/module/apparmor/parameters/enabled 2>/dev/null)" = Y ] && ! have apparmor_parser; then
@@ -86,6 +102,8 @@ start_dockerd() {
 }
 
 we_started_engine() { [ "$(cat "$OWN/dockerd.pid" 2>/dev/null)" = systemd ] || is_alive dockerd; }
+
+sandboxes_outlive_engine() { [ "$(timeout 15 docker info --format '{{.LiveRestoreEnabled}}' 2>/dev/null)" = true ]; }
 
 stop_engine() {
     we_started_engine || return 0

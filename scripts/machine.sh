@@ -6,7 +6,7 @@ install_packages() {
     is_root || die "Missing on this machine: $*" "Ask its administrator for: apt-get install $*"
     have apt-get || die "Missing on this machine: $*, and there is no apt-get." \
         "Install them with your system's package manager, then run this again."
-    step "Install $*" apt_install "$@" || die "The packages could not be installed: $*" \
+    MUST_FINISH="apt-get install $*" step "Install $*" apt_install "$@" || die "The packages could not be installed: $*" \
         "Check the network (or http_proxy) and /etc/apt/sources.list*, then run this again."
     local package
     LISTS_ARE_FRESH=yes
@@ -20,6 +20,8 @@ apt_install() {
     [ -d /run/systemd/system ] || export RUNLEVEL=1
     [ -n "${LISTS_ARE_FRESH:-}" ] || timeout 300 "${apt[@]}" update \
         || echo "(apt-get update failed: trying with the lists that are there)"
+    # After a machine or an apt that was cut off; nothing can be installed before.
+    [ -z "$(ls -A /var/lib/dpkg/updates 2>/dev/null)" ] || timeout 600 dpkg --force-confold --configure -a || return
     timeout 900 "${apt[@]}" install -y --no-install-recommends "$@"
 }
 
@@ -69,31 +71,14 @@ need_web_user() {
     made user "$SANDBOX_WEB_USER"
 }
 
-# The kernel settings that the wall counts on: name, least value, why. Only ever raised, and not permanent.
-SYSCTLS='
-kernel.pty.max                    65536   terminals are shared by the whole host: one sandbox must not take them all
-kernel.pid_max                    131072  so are process numbers
-fs.protected_hardlinks            1       links planted in directories that others write to
-fs.protected_symlinks             1       the same
-fs.protected_fifos                1       the same
-fs.protected_regular              1       the same
-kernel.kptr_restrict              1       kernel addresses help an attacker
-kernel.dmesg_restrict             1       the same
-kernel.perf_event_paranoid        2       the same
-kernel.io_uring_disabled          1       a large, young part of the kernel; sandboxes have no use for it
-kernel.unprivileged_bpf_disabled  2       the same
-'
-
+# Raises the kernel settings that the wall counts on, and remembers what they were. Not permanent.
 raise_sysctls() {
     is_root && [ "${QUICKSTART_SYSCTLS:-yes}" = yes ] || return 0
-    local name least old file changed=
-    while read -r name least _; do
-        file=/proc/sys/${name//.//}
-        [ -n "$name" ] && old=$(cat "$file" 2>/dev/null) && [[ $old =~ ^[0-9]+$ ]] && [ "$old" -lt "$least" ] || continue
-        { echo "$least" >"$file"; } 2>>"$LOG" || continue
-        grep -q "^$name " "$OWN/sysctls" 2>/dev/null || echo "$name $old $least" >>"$OWN/sysctls"
-        changed+=" $name=$least"
-    done <<<"$SYSCTLS"
+    local name old now changed=
+    while read -r name old now; do
+        grep -q "^$name " "$OWN/sysctls" 2>/dev/null || echo "$name $old $now" >>"$OWN/sysctls"
+        changed+=" $name=$now"
+    done < <("$VENV/bin/python" -m server.ctl sysctl 2>>"$LOG")
     [ -z "$changed" ] || say " ✓ Kernel settings raised until the next reboot:$changed"
 }
 
@@ -102,6 +87,7 @@ restore_sysctls() {
     [ -f "$OWN/sysctls" ] || return 0
     local name old ours file
     while read -r name old ours; do
+        [ -n "$ours" ] || continue
         file=/proc/sys/${name//.//}
         [ "$(cat "$file" 2>/dev/null)" = "$ours" ] || continue
         { echo "$old" >"$file"; } 2>/dev/null || warn "$name stays at $ours until the next reboot."

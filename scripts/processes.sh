@@ -41,6 +41,11 @@ stop_process() {
     rm -f "$OWN/$name.pid"
 }
 
+QUIET_SECONDS=300  # without anything new, until a start is given up
+FAILING_SECONDS=90 # the same where the server says that something is wrong
+FAILURES=4         # so many sandboxes that could not be started end it sooner
+START_SECONDS=1800 # and whatever happens
+
 # What a running server was started from. Another value means: restart it (sandboxes live through that).
 current_build() {
     { hash_of server deploy/gunicorn.conf.py requirements.txt; cat "$STATE/env" "$VENV/.stamp"; } | sha256sum
@@ -67,6 +72,7 @@ start_server() {
         tail -n 5 "$LOG" | sed 's/^/    /' >&2
         die "The state directory $STATE could not be prepared." "See the lines above and $STATE/env."
     }
+    STARTING=yes
     spawn keeper "$VENV/bin/python" -m server.keeper
     spawn web "$VENV/bin/python" -m gunicorn -c deploy/gunicorn.conf.py
     printf '%s\n' "$build" >"$OWN/build"
@@ -75,6 +81,14 @@ start_server() {
 stop_server() {
     stop_process web 45
     stop_process keeper 30
+}
+
+# What was interrupted before it was ready does not go on by itself.
+stop_half_started() {
+    [ -n "$STARTING" ] || return 0
+    STARTING=
+    say "Interrupted: the server, which was not ready yet, is stopped again." >&2
+    stop_server
 }
 
 # ask PATH [KEY]: prints the status (000: no answer) and the body. Never through a proxy, never a wait over 5 s.
@@ -95,17 +109,40 @@ print(answer.status, answer.read(2000).decode("utf-8", "replace"))
 PY
 }
 
+# /readyz is 200 once a sandbox was started and ran a command. What it has not said before is progress.
 wait_until_ready() {
-    local deadline=$((SECONDS + 90)) answer=
-    while [ "$SECONDS" -lt "$deadline" ]; do
+    local answer='' patience deadline=0 failures=0 last=$((SECONDS + START_SECONDS))
+    local -A seen=()
+    while true; do
         is_alive keeper || { echo "The keeper ended." && return 1; }
         is_alive web || { echo "The web server ended." && return 1; }
         answer=$(ask /readyz)
         [[ $answer != 200* ]] || return 0
+        if [ -z "${seen[$answer]:-}" ]; then
+            seen[$answer]=yes patience=$QUIET_SECONDS
+            if [[ $answer == *'"unavailable"'* ]]; then patience=$FAILING_SECONDS; fi
+            if [[ $answer == *'"sandbox":"'* && $answer != *'"sandbox":"ok"'* ]]; then failures=$((failures + 1)); fi
+            deadline=$((SECONDS + patience))
+            waiting_for "$(what_is_done "$answer")"
+        fi
+        [ "$failures" -lt "$FAILURES" ] || { echo "No sandbox could be started: $answer" && return 1; }
+        [ "$SECONDS" -lt "$deadline" ] || { echo "Nothing new for $patience s: $answer" && return 1; }
+        [ "$SECONDS" -lt "$last" ] || { echo "Not ready after $START_SECONDS s: $answer" && return 1; }
         sleep 0.2
     done
-    echo "Last answer of $URL/readyz: $answer"
-    return 1
+}
+
+# Of an answer of /readyz; nothing of one that is something else.
+what_is_done() {
+    "$PYTHON" -I - "${1#* }" <<'PY'
+import json, sys
+try:
+    told = json.loads(sys.argv[1])
+    wrong = [f"{name}: {words}" for name, words in told["checks"].items() if words != "ok"]
+    print("; ".join([*wrong, *([told["doing"]] if told["doing"] else [])]))
+except (ValueError, LookupError, TypeError, AttributeError):
+    pass
+PY
 }
 
 # What is wrong with the storage is also said here, where somebody reads it.
@@ -118,14 +155,21 @@ tell_concern() {
 }
 
 need_ready() {
-    [[ $(ask /readyz) != 200* ]] || return 0
-    step "Wait until the server is ready" wait_until_ready && return 0
+    if [[ $(ask /readyz) == 200* ]] || step "Wait until a sandbox runs" wait_until_ready; then
+        STARTING=
+        keep_settings
+        return 0
+    fi
     local name
     for name in keeper web; do
         printf '    The last lines of %s:\n' "$OWN/$name.log" >&2
-        tail -n 10 "$OWN/$name.log" | sed 's/^/    | /' >&2
+        grep -v '"route": "/readyz"' "$OWN/$name.log" | tail -n 10 | cut -c 1-500 | sed 's/^/    | /' >&2
     done
+    printf '    The keeper says of itself (sandboxctl status):\n' >&2
+    "$VENV/bin/python" -m server.ctl status 2>&1 | cut -c 1-1000 | sed 's/^/    | /' >&2 || true
     stop_server
+    STARTING=
+    forget_bad_settings
     die "The server did not become ready." \
         "The lines above say why. Settings are in $STATE/env; correct them there, then run this again."
 }

@@ -85,6 +85,17 @@ save_settings() {
         text+="$name=${!name}"$'\n'
     done
     if [ "$text" != "$(cat "$STATE/env" 2>/dev/null)"$'\n' ]; then
+        [ ! -f "$STATE/env" ] || [ -f "$STATE/env.good" ] || cp -p "$STATE/env" "$STATE/env.good"
         (umask 027 && printf '%s' "$text" >"$STATE/env.new") && mv "$STATE/env.new" "$STATE/env"
     fi
 }
+
+# Settings with which the server did not start must not spoil the next start.
+forget_bad_settings() {
+    [ -f "$STATE/env.good" ] || return 0
+    warn "These settings were new; the next start has those of the last good one again:"
+    diff "$STATE/env.good" "$STATE/env" | sed -n 's/^> /    new:    /p; s/^< /    before: /p' >&2 || true
+    mv "$STATE/env.good" "$STATE/env"
+}
+
+keep_settings() { rm -f "$STATE/env.good"; }

@@ -2,12 +2,16 @@
 # `./quickstart.sh test`: lint and every test, from a bare machine.
 
 # A state directory of its own, removed at the end with the engine, if this run had to start one. What stays, to make
-# the next run quick: .venv, the sandbox image, and packages that had to be installed.
+# the next run quick: .venv, the sandbox image, and packages that had to be installed (with live-restore for an engine).
 run_tests() {
-    local lint=0 tests=0
+    local lint=0 tests=0 engine=
+    if [ "${1:-}" = --engine ]; then
+        [ -n "${2:-}" ] || die "--engine needs a version or a release." "For example: ./quickstart.sh test --engine 28"
+        engine=$2
+        shift 2
+    fi
     forget_settings
-    TEST_STATE=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-test.XXXXXX")
-    SANDBOX_STATE_DIR=$TEST_STATE
+    make_test_state
     open_state
     prepare dev
     have chromium || have chromium-browser || have google-chrome || install_packages chromium
@@ -18,8 +22,13 @@ run_tests() {
     need_runsc
     release_lock
     forget_settings
-    QUICKSTART_VENV=$VENV bash scripts/check.sh || lint=1
-    [ "$lint" -eq 0 ] || printf '\nerror: the checks above failed, and so will this run; the tests come next.\n\n' >&2
+    if [ -n "$engine" ]; then
+        use_engine "$engine"
+        [ $# -gt 0 ] || set -- tests/engine tests/hostile
+    else
+        QUICKSTART_VENV=$VENV bash scripts/check.sh || lint=1
+        [ "$lint" -eq 0 ] || printf '\nerror: the checks above failed, and so will this run; the tests come next.\n\n' >&2
+    fi
     run_lanes "$@" || tests=$?
     if [ "$tests" -eq 1 ] && few_failed; then
         printf '\nWhat failed is run once more, by itself: on a busy machine a moment can be missed.\n'
@@ -32,29 +41,40 @@ run_tests() {
     exit "$tests"
 }
 
+make_test_state() {
+    TEST_STATE=$(mktemp -d "${TMPDIR:-/var/tmp}/sandbox-test.XXXXXX") # /tmp may be in memory
+    SANDBOX_STATE_DIR=$TEST_STATE
+}
+
 # gVisor. The release's own package may be years old: the one from backports is unpacked for this run alone.
 need_runsc() {
     [ -z "${TEST_RUNSC:-}" ] || return 0
-    if MAY_FAIL="the release's own package will do" step "Fetch a newer runsc" fetch_runsc; then
-        export TEST_RUNSC=$TEST_STATE/runsc/root/usr/bin/runsc
+    local release
+    release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)-backports
+    if MAY_FAIL="the release's own package will do" step "Fetch a newer runsc" \
+        "$VENV/bin/python" tests/hosts/debian.py "$release" "$TEST_STATE/packages" runsc; then
+        export TEST_RUNSC=$TEST_STATE/packages/$release/root/usr/bin/runsc
     else
         have runsc || install_packages runsc
     fi
 }
 
-# With lists and sources of its own: nothing of the machine's apt is changed.
-fetch_runsc() {
-    local place=$TEST_STATE/runsc mirror release
-    mirror=$(debian_mirror)
-    release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-    [ -n "$mirror" ] && [ -n "$release" ] || return 1
-    mkdir -p "$place/lists/partial"
-    echo "deb $mirror $release-backports main" >"$place/sources.list"
-    local apt=(timeout 120 apt-get -o "Dir::Etc::SourceList=$place/sources.list" -o Dir::Etc::SourceParts=-
-        -o "Dir::State::Lists=$place/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
-        -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::http::Timeout=30)
-    "${apt[@]}" update && (cd "$place" && "${apt[@]}" download runsc) \
-        && dpkg-deb --extract "$place"/runsc_*.deb "$place/root" && [ -x "$place/root/usr/bin/runsc" ]
+# use_engine NAME: the tests of this run have that engine of Debian's, which runs beside this machine's own.
+use_engine() {
+    local address=$TEST_STATE/engine programs
+    step "Start Docker Engine $1 beside this machine's own" start_test_engine "$1" "$address" \
+        || die "Docker Engine $1 could not be started." "The lines above say why."
+    { read -r DOCKER_HOST && read -r programs; } <"$address"
+    export DOCKER_HOST TEST_ENGINE_PROGRAMS=$programs
+}
+
+start_test_engine() {
+    spawn test-engine env PYTHONPATH=.:client:tests "$VENV/bin/python" tests/hosts/engines.py "$1" "$2"
+    local deadline=$((SECONDS + 300))
+    until [ -s "$2" ]; do
+        is_alive test-engine && [ "$SECONDS" -lt "$deadline" ] || { tail -n 15 "$OWN/test-engine.log" && return 1; }
+        sleep 0.3
+    done
 }
 
 # First those that judge the whole machine, one after the other; then all others, three files at a time: most of them wait for something.
@@ -95,6 +115,7 @@ forget_settings() {
 
 clean_up_test() {
     [ -n "${TEST_STATE:-}" ] || return 0
+    stop_process test-engine 90
     stop_engine >/dev/null 2>&1
     rm -rf --one-file-system "$TEST_STATE"
 }

@@ -93,7 +93,7 @@ def is_running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def new_place() -> Iterator[Place]:
-    directory = Path(tempfile.mkdtemp(prefix="sbxqs-", dir="/tmp"))  # a short path: sockets live below it
+    directory = Path(tempfile.mkdtemp(prefix="sbxqs-", dir="/var/tmp"))  # a short path: sockets live below it
     directory.chmod(0o755)  # the web workers are another user
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SANDBOX_", "QUICKSTART_", "XDG_"))}
     mine = {

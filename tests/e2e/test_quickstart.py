@@ -48,6 +48,7 @@ def test_a_second_run_is_quick_and_changes_nothing(installed: Place) -> None:
     assert answer.code == 0, answer.err
     assert (installed.pids(), installed.key(), (installed.state / "env").read_bytes()) == before
     assert installed.key() in answer.out
+    assert "Kernel settings" not in answer.out
     assert answer.seconds < 5  # 1.1 s where nothing else runs
 
 
@@ -166,6 +167,34 @@ def test_foreground_ends_with_a_signal(installed: Place) -> None:
             process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
     assert not any(map(is_running, pids))
+
+
+def test_a_server_that_can_start_no_sandbox_is_a_failure_in_the_engines_own_words(installed: Place) -> None:
+    """Here the operator names an OCI runtime that the engine does not know. The next start puts it right."""
+    assert installed.run().code == 0
+    pids = installed.pids()
+    answer = installed.run(SANDBOX_OCI_RUNTIME="never-installed")
+    assert answer.code == 1
+    assert "The sandbox server answers" not in answer.out
+    assert "never-installed" in answer.err.partition("sandboxctl status")[2]
+    assert not any(map(is_running, pids))
+    assert "SANDBOX_OCI_RUNTIME=never-installed" in answer.err
+    again = installed.run()  # with the settings of the last good start
+    assert again.code == 0, again.err
+
+
+def test_an_interrupted_start_leaves_no_server_that_was_not_ready(installed: Place) -> None:
+    assert installed.run("stop").code == 0
+    quickstart = [str(ROOT / "quickstart.sh")]
+    with subprocess.Popen(quickstart, env=installed.env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "Wait until" not in process.stdout.readline():
+            assert process.poll() is None
+        pids = installed.pids()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert not any(map(is_running, pids))
+    assert installed.run().code == 0
 
 
 def test_uninstall_leaves_nothing(installed: Place) -> None:

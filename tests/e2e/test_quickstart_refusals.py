@@ -1,11 +1,16 @@
 """quickstart.sh where nothing is installed: what it says, and that it leaves nothing behind."""
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from expect import eventually
 
 from tests.e2e.installation import ROOT, Place, new_place, run
 
@@ -85,6 +90,53 @@ def test_a_malformed_address(place: Place) -> None:
     answer = place.run(SANDBOX_BIND="somewhere")
     assert answer.code == 1
     assert "SANDBOX_BIND must be HOST:PORT" in answer.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_takes_along_what_it_started(place: Place, number: signal.Signals) -> None:
+    """Also what `timeout` has put into a process group of its own: here pip."""
+    quickstart = [str(ROOT / "quickstart.sh")]
+    with subprocess.Popen(quickstart, env=place.env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "Install Python packages" not in process.stdout.readline():
+            assert process.poll() is None
+        eventually(lambda: any(command.startswith("timeout") for command in running_for(place)))
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 128 + number
+    assert running_for(place) == []
+
+
+STEP = """
+set -euo pipefail
+OWN=$1 LOG=$1/log STEP_PID=
+touch "$LOG"
+. scripts/say.sh
+trap end_step EXIT
+trap 'exit 143' TERM
+work() { timeout 60 sh -c "touch $OWN/begun; sleep 2; touch $OWN/finished"; }
+MUST_FINISH=$2 step Work work
+"""
+
+
+@pytest.mark.parametrize(("must_finish", "finished"), [("apt-get install x", True), ("", False)])
+def test_an_interrupted_apt_may_finish_first(tmp_path: Path, must_finish: str, finished: bool) -> None:
+    """A package that was cut off keeps every later one from being installed."""
+    command = ["bash", "-c", STEP, "step", str(tmp_path), must_finish]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        eventually((tmp_path / "begun").exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 143
+    assert (tmp_path / "finished").exists() == finished
+
+
+def running_for(place: Place) -> list[str]:
+    """The commands of all processes whose environment names this installation."""
+    found, ours = [], f"SANDBOX_STATE_DIR={place.state}\0".encode()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and ours in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return [command for command in found if command]  # a zombie has none
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
