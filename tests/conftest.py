@@ -41,7 +41,7 @@ def sandbox(stack: Stack) -> Iterator[SandboxClient]:
 @pytest.fixture(scope="session")
 def installed() -> Iterator[Path]:
     """The project and its packages where everybody may read them, as in /opt: a checkout may be anywhere."""
-    with tempfile.TemporaryDirectory(prefix="sbx-opt-", dir="/tmp") as place:
+    with tempfile.TemporaryDirectory(prefix="sbx-opt-", dir="/var/tmp") as place:
         os.chmod(place, 0o755)
         for name in ("server", "deploy"):
             shutil.copytree(ROOT / name, Path(place, name))

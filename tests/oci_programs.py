@@ -10,8 +10,11 @@ UNIFIED = "/sys/fs/cgroup/unified"
 
 
 def crun(place: Path) -> str:
-    """Debian's. It refuses hybrid control groups, so on such a host it does not get to see the new half."""
-    program = shutil.which("crun", path="/usr/bin:/usr/sbin:/usr/local/bin")
+    """Debian's, of the engine under test. From hosts with hybrid control groups, which it refuses,
+    the new half is hidden."""
+    program = shutil.which(
+        "crun", path=f"{os.environ.get('TEST_ENGINE_PROGRAMS', '/usr/bin')}:/usr/bin:/usr/sbin:/usr/local/bin"
+    )
     assert program, "crun is missing: apt-get install crun"
     if not os.path.ismount(UNIFIED):
         return program

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,17 +19,27 @@ _LOAD_SECONDS = 180.0
 
 
 class OwnEngine:
-    def __init__(self, place: Path, runtimes: Mapping[str, str]) -> None:
+    def __init__(self, place: Path, runtimes: Mapping[str, str], programs: str) -> None:
         self._place = place
         self.runtimes = runtimes
+        self.programs = programs
+        self._namespace = f"sbx-{secrets.token_hex(4)}"  # of a containerd that it may share with others
         self.host = f"unix://{place}/docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, live_restore: bool) -> None:
         place = self._place
+        settings = place / "daemon.json"  # or it would take those of this machine's engine
+        settings.write_text(json.dumps({"live-restore": live_restore}))
         options = ["--data-root", str(place / "data"), "--exec-root", str(place / "exec")]
         options += ["--pidfile", str(place / "pid"), "--host", self.host, "--bridge=none", "--iptables=false"]
-        options += ["--live-restore"] if live_restore else []
+        options += [
+            "--containerd-namespace",
+            self._namespace,
+            "--containerd-plugins-namespace",
+            f"{self._namespace}-plugins",
+        ]
+        options += ["--config-file", str(settings)]
         for name, program in self.runtimes.items():
             options += ["--add-runtime", f"{name}={program}"]
         # In a network of its own: without a bridge it would remove the bridge of the host's engine.
@@ -61,6 +73,10 @@ class OwnEngine:
             subprocess.run(["umount", "-l", place], check=False, timeout=30)
         shutil.rmtree(self._place)
 
+    def _env(self) -> dict[str, str]:
+        path = os.environ["PATH"]
+        return {**os.environ, "PATH": f"{self.programs}:{path}" if self.programs else path}
+
     def _docker(self, *words: str) -> str:
         command = ["docker", "--host", self.host, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
@@ -72,7 +88,7 @@ class OwnEngine:
             if self._process is None or self._process.poll() is not None:
                 (self._place / "pid").unlink(missing_ok=True)
                 with (self._place / "log").open("ab") as log:
-                    self._process = subprocess.Popen(command, stdout=log, stderr=log)
+                    self._process = subprocess.Popen(command, env=self._env(), stdout=log, stderr=log)
             try:
                 self._docker("version")
                 return
@@ -91,9 +107,15 @@ def _end_all(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def own_engine(image: str, runtimes: Mapping[str, str] | None = None) -> Iterator[OwnEngine]:
-    """`runtimes`: what it knows besides its own, by name, with the program behind each."""
-    engine = OwnEngine(Path(tempfile.mkdtemp(prefix="sbx-engine-", dir="/tmp")), runtimes or {})
+def own_engine(
+    image: str, runtimes: Mapping[str, str] | None = None, programs: str = ""
+) -> Iterator[OwnEngine]:
+    """`runtimes`: what it knows besides its own, by name, with the program behind each.
+
+    `programs`: directories with another dockerd than the one that is under test.
+    """
+    programs = programs or os.environ.get("TEST_ENGINE_PROGRAMS", "")
+    engine = OwnEngine(Path(tempfile.mkdtemp(prefix="sbx-engine-", dir="/var/tmp")), runtimes or {}, programs)
     try:
         engine.start(live_restore=True)
         engine.load(image)

@@ -34,7 +34,7 @@ class Stack:
         self.root = root
         self.python = sys.executable if user is None else interpreter()
         self.identity = _identity(user)
-        self.dir = Path(tempfile.mkdtemp(prefix="sbx-", dir="/tmp"))
+        self.dir = Path(tempfile.mkdtemp(prefix="sbx-", dir="/var/tmp"))
         self.dir.chmod(0o711)
         if user is not None:
             os.chown(self.dir, user, user)
