@@ -70,7 +70,7 @@ class Bash(Kept):
         return outcome
 
     def _goes_on(self, since: int) -> bool:
-        """Whether bash takes its next order.
+        """Return True once bash takes its next order.
 
         After a fork that failed it first waits for the last process that it has started: a defect of bash's.
         That process is ended with all else that the command has left; an older one is not.

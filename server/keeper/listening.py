@@ -68,7 +68,7 @@ class KeeperServer(socketserver.ThreadingUnixStreamServer):
         _log.info("starting: %s", doing)
 
     def tell_trouble(self, trouble: RuntimeFailed) -> None:
-        """What the start waits for. Callers are told at once instead of waiting, too."""
+        """Say what the start waits for. Callers get it at once, instead of waiting too."""
         self._trouble = trouble
 
     def open(self, verbs: dict[str, Verb]) -> None:

@@ -1,4 +1,4 @@
-"""What an earlier version has left on this host, and must not stay."""
+"""Leftovers of earlier versions on this host, which must not stay."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong: `detail` for everybody, and the engine's own `words`, which are the operator's alone."""
+    """A fault: `detail` is for everybody, the engine's own `words` for the operator alone."""
 
     detail: str
     words: str = ""
