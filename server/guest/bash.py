@@ -24,7 +24,7 @@ from .usage import Meter
 from .work import Outcome, Work, signal_name
 
 _ORDER_SECONDS = 10.0
-_ANSWER_SECONDS = 1.0
+_ANSWER_SECONDS, _FREED_SECONDS = 1.0, 3.0  # for an answer of bash's; after what it waits for was ended
 _CANNOT_FORK = 254  # `$?` where bash has dropped a command because it could not fork
 _LONGEST_CWD = 4096
 _PREPARE = r"PS1= PS2= PS4='+ '; set +o history +H +m; unset HISTFILE MAILCHECK" + "\n"
@@ -77,19 +77,19 @@ class Bash(Kept):
         """
         assert self._child is not None
         try:
-            if self._answers():
+            if self._answers(_ANSWER_SECONDS):
                 return True
             kill_tree(self._child.pid, self._child.mark, since, spare_root=True)
-            return self._answers()
+            return self._answers(_FREED_SECONDS)
         except (Died, NeverRead):  # the command has run: whatever happens here, it must not run again
             return False
 
-    def _answers(self) -> bool:
+    def _answers(self, patience: float) -> bool:
         assert self._child is not None
         token = self._token()
         reader, meter = self._reader({}, Output(0)), Meter(self._child, now_ticks(), kept=True)
         self._write(self._tell(token).encode())
-        return self._await(token, reader, time.monotonic() + _ANSWER_SECONDS, meter) is not None
+        return self._await(token, reader, time.monotonic() + patience, meter) is not None
 
     def _replace(self) -> None:
         """The next command gets a fresh bash; what earlier ones have left in the background stays."""

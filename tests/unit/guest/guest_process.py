@@ -47,6 +47,7 @@ def public_directory(prefix: str) -> Path:
 class GuestProcess:
     def __init__(self, code: Path) -> None:
         self.dir = public_directory("guest-")
+        self.uid = UID
         self.home = self.dir / "home"
         self._make_places()
         names = ("run", "shells", "home", "tmp", "data")
@@ -74,6 +75,7 @@ class GuestProcess:
 
     def bind(self, **changes: Any) -> None:
         env = {"PATH": PATH, "HOME": str(self.home), "LANG": "C.UTF-8"}
+        self.uid = changes.get("uid", UID)
         settings = {"uid": UID, "processes": 512, "executions": 8, "output_limit": OUTPUT_LIMIT}
         settings |= {"log_limit": LOG_LIMIT, "env": env, "soft_disk": None}
         self.client.bind(self.sandbox, Binding(**{**settings, **changes}), time.monotonic() + 10)
@@ -125,7 +127,9 @@ class GuestProcess:
 
     def alive(self, pattern: str) -> bool:
         """Whether a process of the commands' user has this in its command line."""
-        return subprocess.run(["pgrep", "-U", str(UID), "-f", pattern], capture_output=True).returncode == 0
+        return (
+            subprocess.run(["pgrep", "-U", str(self.uid), "-f", pattern], capture_output=True).returncode == 0
+        )
 
     def stop(self) -> None:
         for client in self._clients:
