@@ -217,7 +217,7 @@ remove_state() {
     if was_made state-dir; then
         rm -rf --one-file-system "$STATE"
     else
-        rm -rf "$OWN" "$STATE/env"
+        rm -rf "$OWN" "$STATE/env" "$STATE/env.good"
         say "$STATE was there before: what the server kept in it stays."
     fi
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from server.config import BadConfig, Config
-from server.keeper.runtime import Refused, RuntimeFailed
+from server.keeper.runtime import Problem, Refused, RuntimeFailed
 from server.keeper.verbs import Verb
 from server.keeper_client import IDLE_SECONDS
 
@@ -58,7 +58,7 @@ class KeeperServer(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), _Handler)
         self._doing = "starting"
-        self._trouble: RuntimeFailed | None = None
+        self._trouble: Problem | None = None
         self._verbs: dict[str, Verb] = {}
         self._is_open = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -67,7 +67,7 @@ class KeeperServer(socketserver.ThreadingUnixStreamServer):
         self._doing, self._trouble = doing, None
         _log.info("starting: %s", doing)
 
-    def tell_trouble(self, trouble: RuntimeFailed) -> None:
+    def tell_trouble(self, trouble: Problem) -> None:
         """Say what the start waits for. Callers get it at once, instead of waiting too."""
         self._trouble = trouble
 
@@ -78,15 +78,15 @@ class KeeperServer(socketserver.ThreadingUnixStreamServer):
     def verb(self, name: str) -> Verb:
         if name == "check" and not self._is_open.is_set():
             return self._check
-        if self._trouble is not None:
-            raise self._trouble
+        if (trouble := self._trouble) is not None:
+            raise RuntimeFailed(trouble.detail, trouble.words)
         if not self._is_open.wait(_START_SECONDS):
             raise RuntimeFailed("The keeper is still starting. Try again soon.", self._doing)
         return self._verbs[name]
 
     def _check(self, _: dict[str, Any]) -> dict[str, Any]:
         trouble = self._trouble
-        problems = {} if trouble is None else {"engine": str(trouble)}
+        problems = {} if trouble is None else {"engine": trouble.detail}
         words = {} if trouble is None else {"engine": trouble.words}
         return {"doing": self._doing, "problems": problems, "words": words, "wall": None, "storage": None}
 

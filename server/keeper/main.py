@@ -68,7 +68,7 @@ def _reached(server: KeeperServer, make: Callable[[], DockerRuntime]) -> DockerR
             return make()
         except RuntimeFailed as exc:
             _log.error("%s", exc, extra={"fields": {"words": exc.words}})
-            server.tell_trouble(exc)
+            server.tell_trouble(exc.problem)
         if signal.sigtimedwait(_STOP, _ENGINE_PAUSE) is not None:
             return None
 
